@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.gateway.http import doorkeeper, protocol, web
+from anabranch.gateway.http import bodies, doorkeeper, protocol, web
 from anabranch.gateway.http.doorkeeper import Doorkeeper
 from anabranch.gateway.http.protocol import BoundedProtocol
 from anabranch.gateway.websocket import protocol as socket_protocol
@@ -268,6 +268,87 @@ def test_requests_sent_ahead_on_many_connections_are_bounded_together(
             answers += third.recv(4096)
         assert figure(broker, "anabranch_gateway_arrived_bytes") == len(ahead)
     wait_until(lambda: figure(broker, "anabranch_gateway_arrived_bytes") == 0, "all of it to be forgotten")
+
+
+def test_body_of_a_get_is_not_kept(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = bodies_kept(monkeypatch)
+    with raw(broker) as link:
+        poll = WAITING.replace(b"\r\n\r\n", b"\r\ncontent-length: 1000000\r\n\r\n")
+        link.sendall(poll % 300 + b"x" * 1_000_000 + HEALTH)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 ") < 2:
+            answers += link.recv(4096)
+    assert max(kept) == 0
+
+
+def test_body_of_a_get_is_bounded(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "PASS_OVER_BYTES_MAX", 100_000)
+    with raw(broker) as link:
+        poll = WAITING.replace(b"\r\n\r\n", b"\r\ncontent-length: 1000000\r\n\r\n")
+        link.sendall(poll % 20_000 + b"x" * 110_000)
+        assert all_of(link) == b""
+
+
+def test_body_that_nobody_asks_for_yet_is_bounded_and_counted(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = bodies_kept(monkeypatch)
+    may_ask = asyncio.Event()
+    serve = Doorkeeper.__call__
+
+    async def noted(self: Doorkeeper, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            await may_ask.wait()
+        await serve(self, scope, receive, send)
+
+    monkeypatch.setattr(Doorkeeper, "__call__", noted)
+    body = b"x" * 1_000_000
+    with raw(broker) as link:
+        head = b"POST /v1/topics/t/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
+        sending = threading.Thread(
+            target=lambda: link.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+        )
+        sending.start()
+        wait_until(
+            lambda: figure(broker, "anabranch_gateway_arrived_bytes") > bodies.FREE_BYTES, "it to arrive"
+        )
+        broker._running().call(may_ask.set)
+        assert link.recv(100).startswith(b"HTTP/1.1 200 ")
+        sending.join()
+        assert figure(broker, "anabranch_gateway_arrived_bytes") == 0
+    assert max(kept) <= bodies.FREE_BYTES + protocol.READ_BYTES_MAX
+
+
+def test_body_that_nobody_asks_for_is_forgotten_with_its_connection(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = Doorkeeper.__call__
+    may_end = asyncio.Event()
+
+    async def noted(self: Doorkeeper, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            await may_end.wait()
+        await serve(self, scope, receive, send)
+
+    monkeypatch.setattr(Doorkeeper, "__call__", noted)
+    with raw(broker) as link:
+        link.sendall(b"POST /v1/topics HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n12345")
+        wait_until(lambda: figure(broker, "anabranch_gateway_arrived_bytes") == 5, "it to arrive")
+    wait_until(lambda: figure(broker, "anabranch_gateway_arrived_bytes") == 0, "it to be forgotten")
+    broker._running().call(may_end.set)
+
+
+def bodies_kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes of a body that nobody has asked for are kept, after each piece."""
+    kept: list[int] = []
+    received = BoundedProtocol.on_body
+
+    def noted(self: BoundedProtocol, body: bytes) -> None:
+        received(self, body)
+        kept.append(len(self.cycle.body))
+
+    monkeypatch.setattr(BoundedProtocol, "on_body", noted)
+    return kept
 
 
 def test_requests_sent_all_at_once_are_begun_one_per_connection(

@@ -1,11 +1,11 @@
 """How one connection speaks HTTP: uvicorn's protocol, with the limits that it leaves to whoever stands in front of it.
 
 A head (request line and headers) is bounded in bytes, lines and time, so that nobody holds a connection with half a
-request, and refused where it is ambiguous (`heads.py`). A body whose request is answered already is discarded, and
-bounded in bytes and time as well. Whenever no request is served, one timer runs for what the client has to send next
-(`Awaited`). More connections than `gateway.connections.max`, or than
-`max.connections.per.ip` from one address, are told so and closed. A connection whose other end is gone without a word
-is found by the system's keep-alive.
+request, and refused where it is ambiguous (`heads.py`). A body is read only a little further than its request asks for.
+That of a request that is answered already, or whose method gives it no meaning (GET), is discarded, and bounded in
+bytes and time as well. Whenever no request is served, one timer runs for what the client has to send next (`Awaited`).
+More connections than `gateway.connections.max`, or than `max.connections.per.ip` from one address, are told so and
+closed. A connection whose other end is gone without a word is found by the system's keep-alive.
 
 One request of a connection is parsed and served at a time. What a client sends behind it (pipelining) waits as bytes
 until the answer has been taken, so that a connection costs a turn of the loop no more than one request. These bytes are
@@ -29,7 +29,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from anabranch.broker.requests.turns import ROWS_PER_TURN, Turns
 from anabranch.gateway.http.access import HEALTH
 from anabranch.gateway.http.addresses import Addresses
-from anabranch.gateway.http.bodies import BODY_SECONDS_MAX, PASS_OVER_BYTES_MAX
+from anabranch.gateway.http.bodies import BODY_SECONDS_MAX, FREE_BYTES, PASS_OVER_BYTES_MAX
 from anabranch.gateway.http.heads import (
     AMBIGUOUS,
     VERSIONS,
@@ -46,7 +46,7 @@ HEADERS_MAX = 100
 HEAD_SECONDS_MAX = 10.0
 READ_AHEAD_BYTES_MAX = 16 * 1024
 """Bytes behind a request that is not answered yet, beyond which a connection is not read any further. It may hold those
-of one read more (`READ_BYTES_MAX`)."""
+of one read more (`READ_BYTES_MAX`), and so may a body beyond `FREE_BYTES`."""
 READ_AHEAD_SMALL_BYTES = 4 * 1024
 READ_AHEAD_TOTAL_BYTES_MAX = 64 * 2**20
 """Of all connections; beyond, one that holds more than a little (`READ_AHEAD_SMALL_BYTES`) is closed."""
@@ -68,7 +68,7 @@ PIPELINED_AT_ONCE = 4
 """The same of those that a client has sent before it had the answer to the one before."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 """They change nothing, so nobody need finish them for a client that is gone."""
-READ_BYTES_MAX = 64 * 1024
+READ_BYTES_MAX = 16 * 1024
 """Read in one turn of the loop. asyncio's quarter of a megabyte could hold thousands of tiny requests, and would lie in
 memory for every connection that does not finish what it began."""
 KEEP_ALIVE_SECONDS = 30
@@ -105,7 +105,8 @@ class Link(NamedTuple):
 
 
 class ReadAhead:
-    """Bytes that clients have sent behind requests that are not answered yet, over all connections of a node."""
+    """Bytes of requests that nobody has asked for yet, over all connections of a node: bodies, and what came behind
+    requests that are not answered."""
 
     def __init__(self) -> None:
         self.bytes_held = 0
@@ -166,12 +167,13 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         self._is_refused = False
         self._lingering_bytes = 0
         self._discarded_bytes = 0
-        """Received of a body since its request was answered."""
+        """Received of a body that nobody reads, or since its request was answered."""
         self._awaited: Awaited | None = None
         self._client_timer: asyncio.TimerHandle | None = None
         self._unparsed = bytearray()
         """Behind the request that is served: not parsed before that is answered."""
-        self._unparsed_noted = 0
+        self._held_bytes = 0
+        """Of what is not parsed, or not asked for, as it was noted last."""
         self._body_bytes_left: int | None = None
         """As Content-Length says; None: the body is chunked."""
         self._piece = b""
@@ -216,8 +218,8 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         self._time_client()
         self.stop_parsing()
         self._unparsed.clear()
-        self._note_read_ahead()
         self._disconnect_requests()
+        self._note_read_ahead()
         if self._reading is not None:
             self._reading.cancel()
         if self._host is not None:
@@ -252,6 +254,7 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         for cycle in (*cycles, self._serving):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
+                cycle.body.clear()
                 cycle.message_event.set()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -262,14 +265,19 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         elif cycle.scope["path"] == HEALTH:
             turns = self.health_turns
 
-        async def in_turn(scope: Any, receive: Any, send: Any) -> None:
+        async def receive_noted() -> Any:
+            message = await cycle.receive()
+            self._note_read_ahead()
+            return message
+
+        async def in_turn(scope: Any, _receive: Any, send: Any) -> None:
             task = asyncio.current_task()
             self._reading = task if scope["method"] in SAFE_METHODS else None
             try:
                 await turns.wait(rows)
                 is_broken = cycle.disconnected and cycle.more_body  # It was refused, or will never be whole.
                 if not is_broken:
-                    await app(scope, receive, send)
+                    await app(scope, receive_noted, send)
             except asyncio.CancelledError:
                 if not self._is_lost:
                     raise
@@ -289,7 +297,7 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         self._is_pipelined = False
         self.parse_slices()
         if (
-            self._unparsed_noted > READ_AHEAD_SMALL_BYTES
+            self._held_bytes > READ_AHEAD_SMALL_BYTES
             and self.read_ahead.bytes_held > READ_AHEAD_TOTAL_BYTES_MAX
         ):
             self._refuse(
@@ -324,14 +332,22 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
+    def _is_body_wanted(self) -> bool:
+        """Whether anybody may still ask for the body that is being parsed."""
+        return self._is_busy and self.scope["method"] not in SAFE_METHODS
+
+    @property
     def _is_serving_whole_request(self) -> bool:
         """Whether the request whose turn it is has its whole body. Others may have come behind it."""
         cycle = self._serving
         return cycle is not None and not cycle.response_complete and not cycle.more_body
 
     def _note_read_ahead(self) -> None:
-        self.read_ahead.bytes_held += len(self._unparsed) - self._unparsed_noted
-        self._unparsed_noted = len(self._unparsed)
+        count = len(self._unparsed) + sum(len(cycle.body) for cycle, _ in self.pipeline)
+        if self._serving is not None:
+            count += len(self._serving.body)
+        self.read_ahead.bytes_held += count - self._held_bytes
+        self._held_bytes = count
 
     def has_slice(self) -> bool:
         """Up to the end of the first request that is not answered."""
@@ -379,7 +395,7 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
             self._head_bytes += len(piece)
         else:
             self._bodiless_bytes += len(piece)
-            self._discarded_bytes += 0 if self._is_busy else len(piece)
+            self._discarded_bytes += 0 if self._is_body_wanted else len(piece)
         super().data_received(piece)
         self._piece = b""
         count = self._head_bytes if self._is_in_head else self._bodiless_bytes
@@ -454,13 +470,18 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         self._bodiless_bytes = 0
         if self._body_bytes_left is not None:
             self._body_bytes_left -= len(body)
-        super().on_body(body)
+        if self._is_body_wanted:
+            super().on_body(body)
+            if len(self.cycle.body) > FREE_BYTES:
+                self.flow.pause_reading()  # Until the request asks for more.
 
     def on_message_complete(self) -> None:
         if self._other_upgrade is not None:
             return
         super().on_message_complete()
         self._is_in_head, self._is_in_body = True, False
+        if not self.pipeline:
+            self.flow.resume_reading()  # To notice that the client has gone.
 
     def send_400_response(self, msg: str) -> None:
         code, message = malformation(str(sys.exception()), is_in_body=self._is_in_body)
