@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import os
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -451,6 +452,33 @@ def test_refusal_is_not_taken_for_the_answer_to_an_earlier_request(broker: Embed
 
 
 CHUNKED = b"transfer-encoding: chunked\r\n"
+WHOLE = (
+    b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
+    b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("behind", "statuses"),
+    [
+        (b"GARBAGE\r\n\r\n", [200, 400]),
+        (b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n" * 3 + b"GARBAGE\r\n\r\n", [200, 200, 200, 200, 400]),
+        (b"GET /v1/ws HTTP/1.1\r\nhost: localhost\r\n" + SOCKET + b"\r\n", [200, 400]),
+        (b"POST / HTTP/1.1\r\nhost: localhost\r\n" + CHUNKED + b"\r\nzz\r\n", [200, 400]),
+    ],
+    ids=["garbage", "requests and garbage", "handshake", "malformed body"],
+)
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_whole_request_is_answered_before_what_follows_is_refused(
+    broker: EmbeddedBroker, behind: bytes, statuses: list[int], is_closed: bool
+) -> None:
+    topic = broker.create_topic(broker.unused_name("whole"))
+    with raw(broker) as link:
+        link.sendall(WHOLE % topic.encode() + behind)
+        if is_closed:
+            link.shutdown(socket.SHUT_WR)
+        assert statuses_of(all_of(link)) == statuses
+    assert [record.value for record in broker.records(topic)] == [b"hello"]
 
 
 @pytest.mark.parametrize(
@@ -593,7 +621,7 @@ def test_websocket_asked_without_upgrade_says_what_to_do(
 
 
 def statuses_of(answers: bytes) -> list[int]:
-    return [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d\d\d) ", answers)]
 
 
 def refused_by(link: socket.socket, code: str) -> str:

@@ -165,6 +165,8 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         self._is_in_body = False
         """Whether the head was taken, target included, and its body is not yet at its end."""
         self._is_refused = False
+        self._refusal: bytes | None = None
+        """What is said as soon as the whole requests before it are answered."""
         self._lingering_bytes = 0
         self._discarded_bytes = 0
         """Received of a body that nobody reads, or since its request was answered."""
@@ -231,7 +233,7 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         A client that is gone looks the same, so a request that waits for records is answered with none."""
         self._ended.set()
         self.loop.call_soon(self._abort_if_stuck)  # Once asyncio has closed it, unless it stays open.
-        return self._is_serving_whole_request and not self._is_refused
+        return self._is_serving_whole_request
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over to the WebSocket's protocol; refuse if anything of HTTP is still under way on it.
@@ -311,6 +313,9 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         super().on_response_complete()
         self._unset_keepalive_if_required()  # `_time_client` does it.
         self._abort_if_stuck()
+        if self._refusal is not None and not self.transport.is_closing() and self._serving.response_complete:
+            self.transport.write(self._refusal)
+            self._linger()
         self.parse_slices()
         if self._ended.is_set() and not self._is_serving_whole_request:
             self._disconnect_requests()  # The rest of the next one will never come.
@@ -538,22 +543,33 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         self._is_refused = True
         self._time_client()
         self.refusals[code] += 1
+        body = json_text({"error": {"code": code, "message": message}}) + b"\n"
+        refusal = (
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (status, code.replace("_", " ").title().encode(), len(body), body)
+        )
         cycle = self._serving
         if cycle is not None and not cycle.response_complete:
-            if cycle is not self.cycle or cycle.response_started or not cycle.more_body:
-                self.transport.abort()  # This answer would be taken for that of an earlier request, or a part of it.
+            is_its_own = cycle is self.cycle and cycle.more_body
+            if status == TRY_AGAIN or (is_its_own and cycle.response_started):
+                self.transport.abort()  # It would be taken for the answer of an earlier request, or a part of it.
+                return
+            if not is_its_own:
+                if self.pipeline and self.cycle.more_body:
+                    self.pipeline.popleft()  # Its body is wrong.
+                self._refusal = refusal
                 return
             cycle.disconnected = True  # Its own body is wrong: this is its answer, and nobody else gives one.
             cycle.waiting_for_100_continue = False
             cycle.message_event.set()
-        body = json_text({"error": {"code": code, "message": message}}) + b"\n"
-        self.transport.write(
-            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-            % (status, code.replace("_", " ").title().encode(), len(body), body)
-        )
+        self.transport.write(refusal)
         if status == TRY_AGAIN:
             self._close()  # No lingering: the node is short of connections or of memory.
-            return
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Close after the last answer, once the client has had time to take it."""
         self.transport.write_eof()
         self.flow.resume_reading()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
