@@ -541,6 +541,25 @@ def test_malformed_chunk_of_a_client_that_waits_for_100_is_no_defect(
     assert "this is a defect" not in caplog.text
 
 
+def test_client_of_http_1_0_is_not_told_to_continue(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/%s/records HTTP/1.0\r\nhost: localhost\r\nexpect: 100-continue\r\n"
+            b"content-type: text/plain\r\ncontent-length: 5\r\n\r\nhello"
+            % broker.create_topic(broker.unused_name("old")).encode()
+        )
+        assert statuses_of(all_of(link)) == [200]
+
+
+def test_client_that_waits_for_100_is_refused_a_body_that_is_too_large(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n"
+            b"content-type: text/plain\r\ncontent-length: %d\r\n\r\n" % (REQUEST_BYTES_MAX + 1)
+        )
+        assert link.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
 @pytest.mark.parametrize("body", [CHUNKED + b"\r\nzz\r\n", b"transfer-encoding: gzip\r\n\r\nx"])
 def test_request_with_a_malformed_body_is_not_carried_out(broker: EmbeddedBroker, body: bytes) -> None:
     """Also where nobody looks at the body."""

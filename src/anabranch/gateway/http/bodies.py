@@ -58,7 +58,8 @@ async def body_of(gateway: "Gateway", request: Request) -> AsyncIterator[bytes]:
     limit = gateway.request_bytes_max
     declared = declared_bytes(request)
     if declared is not None and declared > limit:
-        await _pass_over(request)
+        if request.headers.get("expect", "").lower() != "100-continue":  # Else it waits to be told.
+            await _pass_over(request)
         raise too_large(limit)
     memory = BodyMemory(gateway, limit if declared is None else declared)
     try:

@@ -439,6 +439,7 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
             self._refuse(400, AMBIGUOUS, problem)
             raise ConnectionAbortedError("ambiguous head")  # The parser stops here.
         self.url = origin_form(self.url)
+        self.expect_100_continue &= version != "1.0"  # Such a client would take it for the answer.
         if self.parser.should_upgrade() and not self._should_upgrade():
             self._other_upgrade = self._head_without_upgrade()
             return  # The parser takes all that follows for another protocol, the body included.
