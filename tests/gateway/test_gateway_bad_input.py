@@ -541,6 +541,18 @@ def test_malformed_chunk_of_a_client_that_waits_for_100_is_no_defect(
     assert "this is a defect" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1\r\nhost: evil.example\r\nconnection: close", b"HTTP/1.0\r\nhost: evil.example"]
+)
+def test_last_refusal_is_seen_by_a_client_that_first_sends_its_whole_body(
+    broker: EmbeddedBroker, head: bytes
+) -> None:
+    with raw(broker) as link:
+        body = b"x" * 5_000_000
+        link.sendall(b"POST /v1/topics %s\r\ncontent-length: %d\r\n\r\n%s" % (head, len(body), body))
+        assert statuses_of(all_of(link)) == [403]
+
+
 def test_client_of_http_1_0_is_not_told_to_continue(broker: EmbeddedBroker) -> None:
     with raw(broker) as link:
         link.sendall(
@@ -1008,3 +1020,18 @@ def test_readers_that_do_not_take_their_answers_do_not_keep_others_waiting(
             assert ask(broker, "GET", f"/v1/topics/{topic}/partitions/0/records?max_records=1").status == 200
         for link in stalled:
             link.close()
+
+
+def test_answer_that_is_taken_slowly_is_not_cut_by_a_refusal_behind_it(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.0)
+    body = b"[" + b",".join([b'{"partition":9}'] * 4000) + b"]"
+    with raw(broker, receive_bytes=4096) as link:
+        request = (
+            b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        link.sendall(request * 10 + b"GARBAGE\r\n\r\n")
+        wait_until(lambda: ask(broker, "GET", "/healthz").status == 200, "others to be served meanwhile")
+        assert statuses_of(all_of(link)) == [404] * 10 + [400]

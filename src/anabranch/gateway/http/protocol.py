@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import Any, NamedTuple
 
 import httptools
@@ -57,9 +58,8 @@ CHUNKED_BYTES_MIN = 256
 CHUNKED_BYTES_MAX = 4 * 1024
 """The most that is: hundreds of tiny chunks."""
 LINGER_SECONDS = 1.0
-LINGER_BYTES_MAX = 2**20
-"""Read and discarded after a refusal: the system resets a connection that is closed with bytes unread, and many clients
-then never see the answer."""
+"""Between the last answer and the end of a connection, if not all that was sent is read: the system resets one that is
+closed with bytes unread, and many clients then never see the answer. Up to `PASS_OVER_BYTES_MAX` are discarded."""
 UNSENT_SECONDS_MAX = 30.0
 """How long a client may take nothing of the last answers on a connection that is being closed."""
 BEGUN_AT_ONCE = 16
@@ -165,6 +165,8 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         self._is_in_body = False
         """Whether the head was taken, target included, and its body is not yet at its end."""
         self._is_refused = False
+        self._is_last_answer = False
+        """Whether the connection ends with the answer that is being given, although its body was not there yet."""
         self._refusal: bytes | None = None
         """What is said as soon as the whole requests before it are answered."""
         self._lingering_bytes = 0
@@ -267,19 +269,14 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         elif cycle.scope["path"] == HEALTH:
             turns = self.health_turns
 
-        async def receive_noted() -> Any:
-            message = await cycle.receive()
-            self._note_read_ahead()
-            return message
-
-        async def in_turn(scope: Any, _receive: Any, send: Any) -> None:
+        async def in_turn(scope: Any, _receive: Any, _send: Any) -> None:
             task = asyncio.current_task()
             self._reading = task if scope["method"] in SAFE_METHODS else None
             try:
                 await turns.wait(rows)
                 is_broken = cycle.disconnected and cycle.more_body  # It was refused, or will never be whole.
                 if not is_broken:
-                    await app(scope, receive_noted, send)
+                    await app(scope, partial(self._receive, cycle), partial(self._send, cycle))
             except asyncio.CancelledError:
                 if not self._is_lost:
                     raise
@@ -289,10 +286,21 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
 
         super()._start_asgi_task(cycle, in_turn)
 
+    async def _receive(self, cycle: RequestResponseCycle) -> Any:
+        message = await cycle.receive()
+        self._note_read_ahead()
+        return message
+
+    async def _send(self, cycle: RequestResponseCycle, message: Any) -> None:
+        """uvicorn would close at once after an answer that says `connection: close`."""
+        await cycle.send(message)
+        if cycle.response_started and cycle.more_body and not cycle.keep_alive:
+            cycle.keep_alive = self._is_last_answer = True
+
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             self._lingering_bytes += len(data)
-            if self._lingering_bytes > LINGER_BYTES_MAX:
+            if self._lingering_bytes > PASS_OVER_BYTES_MAX:
                 self.transport.abort()
             return
         self._unparsed += data
@@ -309,6 +317,11 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
     def on_response_complete(self) -> None:
         self._is_pipelined = True
         assert self._serving is not None
+        if self._is_last_answer and self._serving.more_body and not self._is_refused:
+            self._is_refused = True
+            self._linger()
+        elif self._is_last_answer:
+            self.transport.close()
         self._serving.body.clear()  # Nobody reads it any more, and the connection may stay idle for long.
         super().on_response_complete()
         self._unset_keepalive_if_required()  # `_time_client` does it.
@@ -573,7 +586,7 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         """Close after the last answer, once the client has had time to take it."""
         self.transport.write_eof()
         self.flow.resume_reading()
-        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        self.loop.call_later(LINGER_SECONDS, self._close)
 
 
 def host_of(transport: asyncio.BaseTransport) -> str:
