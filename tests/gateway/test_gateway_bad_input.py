@@ -1035,3 +1035,15 @@ def test_answer_that_is_taken_slowly_is_not_cut_by_a_refusal_behind_it(
         link.sendall(request * 10 + b"GARBAGE\r\n\r\n")
         wait_until(lambda: ask(broker, "GET", "/healthz").status == 200, "others to be served meanwhile")
         assert statuses_of(all_of(link)) == [404] * 10 + [400]
+
+
+def test_client_of_http_1_0_gets_no_chunks(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/known/records HTTP/1.0\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
+            b"content-length: 4\r\n\r\n{\n7\n"
+        )
+        head, _, body = all_of(link).partition(b"\r\n\r\n")
+    assert statuses_of(head + b" ") == [200]
+    assert b"transfer-encoding" not in head.lower()
+    assert ["error" in json.loads(line) for line in body.splitlines()] == [True, True]

@@ -292,7 +292,14 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         return message
 
     async def _send(self, cycle: RequestResponseCycle, message: Any) -> None:
-        """uvicorn would close at once after an answer that says `connection: close`."""
+        """uvicorn would close at once after an answer that says `connection: close`, and send chunks to clients of
+        HTTP/1.0, which know none: they read to the end of the connection."""
+        if cycle.scope["http_version"] == "1.0":
+            if message["type"] == "http.response.start":
+                has_length = any(name == b"content-length" for name, _ in message.get("headers", ()))
+                cycle.chunked_encoding = None if has_length else False
+            elif cycle.chunked_encoding is False and not cycle.expected_content_length:
+                cycle.expected_content_length = len(message.get("body", b""))
         await cycle.send(message)
         if cycle.response_started and cycle.more_body and not cycle.keep_alive:
             cycle.keep_alive = self._is_last_answer = True
