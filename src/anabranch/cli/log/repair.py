@@ -1,7 +1,7 @@
 """Plan `anabranch log repair` for one partition, and carry it out.
 
 The work itself is the storage engine's recovery, run over the whole log as if nothing were known about it: there is
-only one way to make a log whole, and the crash tests cover it. The plan is what the same recovery does to a trial of
+only one way to repair a log, and the crash tests cover it. The plan is what the same recovery does to a trial of
 the folder, on which nothing happens (`log/disk/trial_files.py`), and what a check finds there afterwards.
 """
 
