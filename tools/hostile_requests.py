@@ -26,6 +26,7 @@ from anabranch.wire.api_keys import ApiKey
 from chaos.cluster_load import ClusterLoad
 from hostile import http_requests
 from hostile.cost import NO_ANSWER, Cost, Target, cost_of, exchange
+from hostile.floods import floods, pour
 from hostile.kafka_requests import worst_requests
 from hostile.probes import Probes
 from hostile.special_requests import prepare, special_requests
@@ -147,6 +148,9 @@ def kafka_costs(target: Target, probes: Probes, apis: list[ApiKey] | None) -> It
         if apis is None or ApiKey[name] in apis:
             send = partial(exchange, target.bootstrap, sequence.frames)
             yield name, cost_of(target, probes, sequence.name, send)
+    for flood in floods(target.broker_id):
+        if apis is None or flood.api in apis:
+            yield "floods", cost_of(target, probes, flood.name, partial(pour, target.bootstrap, flood))
 
 
 def worst_of(name: str, costs: list[Cost]) -> Cost:
