@@ -14,6 +14,7 @@ could do without a part of, is not opened then.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.log import names
@@ -24,7 +25,7 @@ from anabranch.log.segment.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.segment.scan import NO_TIMESTAMP, Scan, hop_to
 from anabranch.log.segment.seal import HeadSums, Region, Seal, load_seal
 from anabranch.log.segment.segment import Segment
-from anabranch.log.segment.soundness import SoundBatch, survey, survey_regions
+from anabranch.log.segment.soundness import ALL_OFFSETS, SoundBatch, survey, survey_regions
 from anabranch.log.segment.tail import Tail
 from anabranch.log.settings import LogConfig
 from anabranch.log.swap import resolve_leftovers
@@ -205,7 +206,7 @@ class Opener:
         is_all_there = scan.position == seal.log_bytes if seal is not None else scan.next_offset == following
         if scan.reason is not None and is_all_there:
             # A write that was taken back, or what never was one; the log goes on in the next file.
-            self._cut(segment, scan, segment.published_bytes)
+            self._cut(segment, scan, segment.published_bytes, are_records=False)
             segment.published_bytes = segment.synced_bytes = scan.position
         elif scan.reason is not None:
             return f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}"
@@ -363,7 +364,7 @@ class Opener:
         is_sealed = seal is not None and (
             scan.position < covered or (scan.position == covered and scan.next_offset != seal.next_base)
         )
-        if not is_sealed and not self._safe_among(segment, Region(scan.position, end, None), offsets):
+        if not is_sealed and not self._safe_among(segment, scan.position, end, scan.next_offset, offsets):
             return None
         tail = Tail(segment.base_offset, self.config.index_interval_bytes)
         if seal is not None:
@@ -375,15 +376,22 @@ class Opener:
             if seal.max_timestamp > tail.max_timestamp:
                 tail.max_timestamp, tail.max_timestamp_offset = seal.max_timestamp, Offset(seal.next_base - 1)
         behind = range(tail.next_offset, offsets.stop)
-        _note_sound(segment, tail, self._safe_among(segment, Region(covered, end, None), behind))
+        _note_sound(segment, tail, self._safe_among(segment, covered, end, tail.next_offset, behind))
         return tail if is_sealed or tail.end_bytes > scan.position else None
 
-    def _safe_among(self, segment: Segment, region: Region, offsets: range) -> list[SoundBatch]:
+    def _safe_among(
+        self, segment: Segment, start: int, end: int, next_offset: int, offsets: range
+    ) -> list[SoundBatch]:
         """The batches of these bytes that hold, up to the last one before which everything was safe. A batch before it
         that claims a larger offset than was safe lies about it."""
         synced = self.point.synced if self.point is not None else Offset(0)
-        found = [batch for batch in _survey(segment, [region], offsets) if batch.base_offset <= synced]
-        below = _survey(segment, [region], range(offsets.start, min(offsets.stop, synced)))
+        if start >= end or not synced:
+            return []
+
+        data, region = memoryview(segment.file.pread(end - start, start)), Region(start, end, None)
+        among = partial(survey, data, region, next_offset=next_offset, safe_upto=synced)
+        found = [batch for batch in among(offsets) if batch.base_offset <= synced]
+        below = among(range(offsets.start, min(offsets.stop, synced)))
         return max(found, below, key=lambda batches: batches[-1].end if batches else 0)
 
     def _indexes_below_point(self, segment: Segment) -> tuple[OffsetIndex, TimeIndex]:
@@ -427,12 +435,13 @@ class Opener:
             return HeadSums()
         return segment.read_sums().below(index.positions[-1])
 
-    def _cut(self, segment: Segment, scan: Scan, end: int) -> None:
-        """Cut to the last good batch. What is more than a torn end is kept aside first."""
+    def _cut(self, segment: Segment, scan: Scan, end: int, *, are_records: bool = True) -> None:
+        """Cut to the last good batch. What is more than a torn end is kept aside first. `are_records`: all that the
+        segment should have may not be there."""
         rest = segment.file.pread(end - scan.position, scan.position)
-        is_rot = self._was_safe(Offset(scan.next_offset + 1))
-        is_odd = not self.shares_syncs and rest.count(0) != len(rest) and _another_batch_follows(rest)
-        if is_rot or is_odd:
+        is_rot = are_records and self._was_safe(Offset(scan.next_offset + 1))
+        is_odd = rest.count(0) != len(rest) and _another_batch_follows(rest)
+        if is_rot or (is_odd and are_records and not self.shares_syncs):
             self._note_damage(f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}")
         if is_rot or is_odd or self.keeps_cuts:
             name = f"{segment.base_offset:020d}{names.LOG}"
@@ -486,18 +495,19 @@ def _note_sound(segment: Segment, tail: Tail, sound: list[SoundBatch]) -> None:
 def _end_of_sound(segment: Segment, regions: list[Region], offsets: range, position: int) -> int:
     """Where the batches end that may stay before a cut at `position`: the offset at which the log ends must not rest on
     a changed head. Of a region that is cut only what comes before its first changed head stays, because nobody could
-    tell that head any more. Without a sum, the batches behind the cut tell which of those before it is wrong."""
+    tell that head any more. Without a sum, the batches right behind the cut tell which of those before it is wrong."""
     for region in reversed(regions):
-        is_summed, end = region.crc is not None, segment.published_bytes
+        is_summed = region.crc is not None
         if not is_summed:
-            if not _survey(segment, [Region(position, end, None)], offsets):
+            end = _end_of_whole(segment, position)
+            if end == position:
                 return position
             region = region._replace(end=end)
-        data = segment.file.pread(region.end - region.start, region.start)
+        data = memoryview(segment.file.pread(region.end - region.start, region.start))
         if len(data) < region.end - region.start:
             return position
-        found = survey(memoryview(data), region, offsets)
-        if is_summed and not found and len(survey(memoryview(data), region._replace(crc=None), offsets)) != 1:
+        found = survey(data, region, offsets)
+        if is_summed and not found and len(survey(data, region._replace(crc=None), offsets)) != 1:
             return position  # Nothing tells which head it is.
         if found and found[-1].end == region.end <= position:
             return position
@@ -509,6 +519,15 @@ def _end_of_sound(segment: Segment, regions: list[Region], offsets: range, posit
             return stop
         position = stop
     return position
+
+
+def _end_of_whole(segment: Segment, position: int) -> int:
+    """Where the batches from `position` on end that hold, by their CRCs and growing offsets. What lies behind the first
+    that does not may be the inside of its records."""
+    scan = Scan(segment.file, position, segment.published_bytes, ALL_OFFSETS, check_crc=True)
+    for _ in scan:
+        pass
+    return scan.position
 
 
 def _another_batch_follows(rest: bytes) -> bool:

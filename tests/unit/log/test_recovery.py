@@ -14,6 +14,7 @@ from anabranch.log.quarantine import listed
 from anabranch.log.segment.timestamps import settled
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import batch_spans
+from anabranch.record.builder import BatchBuilder
 from anabranch.testing.fakes.disk import FakeDisk
 from anabranch.values import Offset
 
@@ -551,3 +552,59 @@ def test_a_scan_whose_first_batch_is_damaged_keeps_what_comes_before(open_log: O
     assert (log.end_offset, read_all(log)) == (9, written[:9])
     written[9:] = fill(log, 1)
     assert read_all(log) == written
+
+
+def batch_of_batches(base: int, first: int, count: int) -> bytearray:
+    """A batch of one record, whose value is a piece of another log."""
+    builder = BatchBuilder(base, generation=3)
+    inside = b"".join(bytes(make_batch(offset)[0]) for offset in range(first, first + count))
+    builder.add(b"k", inside, timestamp_ms=NOW_MS)
+    return builder.build()
+
+
+@pytest.mark.parametrize("shares_syncs", [False, True])
+@pytest.mark.parametrize("first", [0, 10, 20, 21, 5000])
+@pytest.mark.parametrize("synced", [None, 10, 20])
+def test_batches_within_a_record_that_was_cut_short_are_not_taken_for_batches_of_the_log(
+    disk: FakeDisk, synced: int | None, first: int, shares_syncs: bool
+) -> None:
+    log = Log.open(disk, FOLDER, LogConfig(), clean=False)
+    written = fill(log, 20)
+    log.append([(batch_of_batches(20, first, 50), Offset(20), Offset(20), NOW_MS)], NOW_MS)
+    disk.kill()
+    disk.open(LOG).truncate(disk.size(LOG) - 5)
+    point = RecoveryPoint(Offset(20), Offset(synced)) if synced is not None else None
+    again = Log.open(
+        disk, FOLDER, LogConfig(), clean=False, recovery_point=point, precious=True, shares_syncs=shares_syncs
+    )
+    assert (read_all(again), again.end_offset) == (written, 20)
+    assert (again.damaged, again.quarantined) == ([], [])
+
+
+def test_batches_within_a_record_that_was_cut_short_do_not_count_behind_rot(
+    open_log: Open, disk: FakeDisk
+) -> None:
+    log = open_log()
+    written = fill(log, 20)
+    log.append([(batch_of_batches(20, 2, 50), Offset(20), Offset(20), NOW_MS)], NOW_MS)
+    disk.kill()
+    disk.open(LOG).truncate(disk.size(LOG) - 5)
+    disk.flip_bit(
+        LOG, sum(map(len, written[:3])) + 11
+    )  # A length, so that the next batch has to be searched for.
+    again = open_log(point=RecoveryPoint(Offset(20), Offset(20)))
+    assert again.end_offset == 20
+    assert offsets_of(read_all(again, 4)) == list(range(4, 20))
+    assert again.damaged
+
+
+def test_bytes_behind_the_last_record_of_a_sealed_segment_that_was_safe_are_no_loss(disk: FakeDisk) -> None:
+    log = Log.open(disk, FOLDER, LogConfig(), clean=False)
+    written = fill(log, 20)
+    log.roll()
+    written += fill(log, 20)
+    disk.kill()
+    disk.write(LOG, bytes(make_batch(20)[0])[:50], disk.size(LOG))  # A write that had failed came back.
+    point = RecoveryPoint(Offset(40), Offset(40))
+    again = Log.open(disk, FOLDER, LogConfig(), clean=False, recovery_point=point, precious=True)
+    assert (read_all(again), again.damaged) == (written, [])

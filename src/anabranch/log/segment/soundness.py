@@ -5,6 +5,9 @@ kept of the region's: if it fails and one changed byte explains that, the batch 
 nothing explains it, nobody can tell which head is wrong, and no batch of the region is vouched for. Where a length is
 wrong the next batch is found by its shape and its CRC. Without a sum (a folder that Kafka wrote, an unclean stop) CRCs
 and the order of offsets have to do.
+
+A record's value may hold whole batches, with any offsets. They are met only if the batch around them is damaged in its
+length, or is a write that was cut short. Nothing is searched for in what may be such a write: `safe_upto`.
 """
 
 from bisect import bisect_left
@@ -23,6 +26,10 @@ _SHAPE = Struct(">qi4xb6xi")
 _MAGIC_AT = 16
 _MAGIC_BYTE = bytes([MAGIC])
 SEARCHED_BYTES = 2**20
+SEARCH_SUMMED_BYTES_MIN = 2**20
+SEARCH_SUMMED_TIMES = 32
+"""A search computes CRCs over at most so many times the bytes that it looks through: for bytes that look like batches
+inside one another it would take a time that grows with the square of their number."""
 ALL_OFFSETS = range(2**63)
 
 
@@ -47,10 +54,15 @@ def survey(
     region: Region,
     offsets: range = ALL_OFFSETS,
     behind: Sequence[SoundBatch] = (),
+    *,
+    next_offset: int | None = None,
+    safe_upto: int | None = None,
 ) -> list[SoundBatch]:
     """The batches of a region that hold, in order, and lie within `offsets`; `data` may end early. `behind` are those
-    that follow it, if that helps to tell which of its batches lies about its offsets."""
-    walked = _walk(data)
+    that follow it, if that helps to tell which of its batches lies about its offsets. A batch from the offset
+    `safe_upto` on may be a write that was cut short: the survey ends with the first that does not hold. `next_offset`
+    is the one that the first batch should have."""
+    walked = _walk(data, next_offset, safe_upto)
     if region.crc is not None:
         walked = _with_true_heads(data, walked, region.crc)
     found: list[SoundBatch] = []
@@ -104,14 +116,20 @@ Walked = list[tuple[int, int, bool]]
 """(start, end, whether the CRC holds) of each batch."""
 
 
-def _walk(data: memoryview) -> Walked:
+def _walk(data: memoryview, next_offset: int | None, safe_upto: int | None) -> Walked:
     walked: Walked = []
     at, size = 0, len(data)
     while size - at >= HEADER_BYTES:
         end = _end_of(data, at)
         if end is not None and crc_holds(data, at, end):
             walked.append((at, end, True))
-        elif chain := _damaged_chain(data, at):
+            base, _, _, delta = _SHAPE.unpack_from(data, at)
+            next_offset, at = base + delta + 1, end
+            continue
+        if safe_upto is not None and next_offset is not None and next_offset >= safe_upto:
+            break
+        next_offset = None
+        if chain := _damaged_chain(data, at):
             walked.extend(chain)
             end = chain[-1][1]
         else:
@@ -145,19 +163,21 @@ def _end_of(data: memoryview, at: int) -> int | None:
     return end if is_possible else None
 
 
-def _is_sound(data: memoryview, at: int) -> bool:
-    end = _end_of(data, at)
-    return end is not None and crc_holds(data, at, end)
-
-
 def _next_sound(data: memoryview, at: int) -> int:
-    """Where the next batch begins that holds; the end of the data if there is none."""
+    """Where the next batch begins that holds; the end of the data if there is none, or the search takes too long."""
+    left = max(SEARCH_SUMMED_BYTES_MIN, SEARCH_SUMMED_TIMES * (len(data) - at))
     for start in range(at + _MAGIC_AT, len(data), SEARCHED_BYTES):
         window = bytes(data[start : start + SEARCHED_BYTES])
         found = window.find(_MAGIC_BYTE)
         while found >= 0:
-            if _is_sound(data, start + found - _MAGIC_AT):
-                return start + found - _MAGIC_AT
+            place = start + found - _MAGIC_AT
+            end = _end_of(data, place)
+            if end is not None:
+                left -= end - place
+                if left < 0:
+                    return len(data)
+                if crc_holds(data, place, end):
+                    return place
             found = window.find(_MAGIC_BYTE, found + 1)
     return len(data)
 
