@@ -514,7 +514,7 @@ def no_topic(name: str) -> BrokerRefusedError:
     if "@" in name:
         return refusal(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"There is no branch {name[:NAME_SHOWN_MAX]!a}: `anabranch branch list` tells which there are.",
+            f"There is no branch {name[:NAME_SHOWN_MAX]!a}: `anabranch branch list` lists the branches.",
         )
     try:
         Topics.check_name(name)
@@ -522,5 +522,5 @@ def no_topic(name: str) -> BrokerRefusedError:
         return refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error))
     advice = f"make it with `anabranch topic create {name}`"
     if name in INTERNAL_NAMES:
-        advice = "it is made by brokers alone, when they first need it"
+        advice = "brokers create it when they first need it"
     return refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}: {advice}.")

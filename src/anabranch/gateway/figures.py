@@ -32,7 +32,7 @@ class Figures(Collector):
         )
         yield gauge(
             "anabranch_gateway_arrived_bytes",
-            "Bytes of bodies, and behind requests that are not answered, that nobody has asked for yet.",
+            "Bytes received over HTTP and not yet read: bodies, and requests behind an unanswered one.",
             self._gateway.arrived_bytes(),
         )
         if self._gateway.sockets is not None:

@@ -8,7 +8,8 @@ The listener's sweep asks it. In this order:
 - The small buffers, which nobody has to wait for, take more together than all large ones may.
 
 No more are closed than it takes, those of the address that claims most first. Where connections are merely slow, an
-address that claims less than an even share loses none, so that a flood costs only the address it comes from.
+address that claims less than an even share loses none for a minute, so that a flood costs only the address it comes
+from.
 """
 
 import logging
@@ -27,10 +28,12 @@ BLOCKED_MS_MAX = 3_000
 """How long bytes may lie behind a request that waits for something else."""
 FRAME_MS_EXPECTED_MAX = 15_000
 """How long a frame may take to arrive in all, judged by what is here of it, while others wait for what it holds."""
+SENDING_MS_MAX = 60_000
+"""How long a frame may hold memory that others wait for, if it is slow, however little its address claims."""
 CLOSED_PER_SWEEP_MAX = 250
 """The sweep is one step of the loop; the next one goes on."""
 
-SHORT = "memory for requests is short (request.memory.bytes.max)"
+SHORT = "request memory is short (request.memory.bytes.max)"
 
 
 class Eviction:
@@ -52,7 +55,7 @@ class Eviction:
             self._close_slow(now_ms)
         self._close_small(now_ms)
         if (closed := CLOSED_PER_SWEEP_MAX - self._may_close) > 1:
-            logger.warning("closed %d connections in all that sent requests", closed)
+            logger.warning("closed %d connections in this sweep because request memory is short", closed)
 
     def _end_standoff(self) -> None:
         """The newest holders are closed until somebody in line gets what was theirs."""
@@ -64,7 +67,7 @@ class Eviction:
         for connection in self._largest_claims_first(holders, share=0):
             if self._memory.grants != grants:
                 return
-            self._close(connection, f"others came first, and {SHORT}")
+            self._close(connection, f"{SHORT}, and others came first")
 
     def _close_slow(self, now_ms: int) -> None:
         holders = [connection for connection in self._connections if connection.memory_held]
@@ -76,14 +79,17 @@ class Eviction:
             and connection.frame_ms_expected(now_ms) > FRAME_MS_EXPECTED_MAX
         ]
         slow.sort(key=lambda connection: connection.frame_ms_expected(now_ms))
+        overdue = [connection for connection in slow if connection.sending_ms(now_ms) > SENDING_MS_MAX]
         for why, connections, share in (
-            ("it was sent behind one that waits", blocked, 0),
-            ("at this rate it would take too long", slow, self._even_share),
+            ("its next request waits behind an unfinished one", blocked, 0),
+            ("its request arrives too slowly", slow, self._even_share),
+            ("its request arrives too slowly", overdue, 0),
         ):
             for connection in self._largest_claims_first(connections, share):
                 if not self._memory.bytes_missing:
                     return
-                self._close(connection, f"{why}, and {SHORT}")
+                if not connection.is_closed:
+                    self._close(connection, f"{SHORT}, and {why}")
 
     @property
     def _small_excess(self) -> int:
@@ -151,6 +157,6 @@ class Eviction:
     def _close(self, connection: Connection, why: str) -> None:
         self.closed_total += 1
         if self._may_close == CLOSED_PER_SWEEP_MAX:
-            logger.warning("closing a connection from %s that sends a request: %s", connection.host, why)
+            logger.warning("closing a connection from %s: %s", connection.host, why)
         self._may_close -= 1
         connection.close(why)

@@ -156,7 +156,13 @@ class Poller:
                 continue
             self._begin_step(len(line))
             for _ in range(len(line)):
-                line.popleft().go_on()
+                connection = line.popleft()
+                try:
+                    connection.go_on()
+                except Exception as error:
+                    # A defect of ours, or a full table of the system, costs this connection, and nobody else anything.
+                    logger.exception("a connection failed while it was parsed: this is a defect")
+                    connection.close(f"{type(error).__name__}: {error}")
                 if self._is_step_over:
                     break
 

@@ -682,7 +682,7 @@ def test_place_without_partitions_is_refused(tmp_path, name):
 
 def test_unknown_partition_is_refused_with_how_they_are_named(data):
     assert (
-        "holds no partition demo-7: one that it holds is demo-0"
+        "holds no partition demo-7; it does hold demo-0, for example"
         in run("verify", data, "--partition", "demo-7").stderr
     )
 

@@ -30,7 +30,7 @@ each other's turn take twice as long."""
 
 
 CLOSED_PER_TURN = 200
-"""So many are closed before the loop has its turn."""
+"""How many are closed before other work on the event loop runs."""
 
 
 class KeptPartitions:

@@ -83,7 +83,7 @@ def partition_folders(path: str, wanted: tuple[str, ...]) -> list[str]:
             there.setdefault(name, []).append(folder)
     missing = [name for name in wanted if name not in there]
     if missing:
-        raise Failure(f"{path} holds no partition {missing[0]}: one that it holds is {min(there)}.")
+        raise Failure(f"{path} holds no partition {missing[0]}; it does hold {min(there)}, for example.")
     return list(dict.fromkeys(folder for name in wanted for folder in there[name]))
 
 

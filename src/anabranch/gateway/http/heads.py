@@ -30,7 +30,7 @@ lists, which RFC 6455 lets a client spread over several lines."""
 VERSIONS = ("1.0", "1.1")
 AMBIGUOUS = "AMBIGUOUS_REQUEST"
 TWO_LENGTHS = "Content-Length and Transfer-Encoding both say how long the body is: send one of them."
-_HOST = re.compile(rb"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.IGNORECASE)
+_HOST = re.compile(rb"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{0,5})?", re.IGNORECASE)
 
 _AUTHORITY_END = re.compile(rb"[/?#]")
 
@@ -76,9 +76,15 @@ def _other_host(host: bytes, target: bytes) -> str | None:
     if host and _HOST.fullmatch(host) is None:
         return "The header host is not HOST or HOST:PORT: send the address that you connect to."
     scheme, is_absolute, rest = target.partition(b"://")
-    if is_absolute and scheme.isalpha() and _authority(rest).lower() != host.lower():
+    if host and is_absolute and scheme.isalpha() and _without_port(_authority(rest)) != _without_port(host):
         return "The request names one host in its first line and another one in the header host: send one."
     return None
+
+
+def _without_port(host: bytes) -> bytes:
+    """A host to compare: a port that is empty or that of http may be left out."""
+    lower = host.lower()
+    return lower.removesuffix(b":80") if lower.endswith(b":80") else lower.removesuffix(b":")
 
 
 def malformation(found: str, *, is_in_body: bool) -> tuple[str, str]:
@@ -100,7 +106,7 @@ def malformation(found: str, *, is_in_body: bool) -> tuple[str, str]:
     if "callback error" in lower:
         return (
             "BAD_REQUEST",
-            "The target is none that can be asked for: begin it with the path, as GET /v1/topics.",
+            "The request target is invalid: start it with a path, as in GET /v1/topics.",
         )
     if is_in_body:
         return "BAD_REQUEST", (

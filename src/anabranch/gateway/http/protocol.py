@@ -77,8 +77,8 @@ KEEP_ALIVE_TRIES = 3
 TRY_AGAIN = 503
 NO_PROXY = "This node is no proxy, so CONNECT is not served: ask it for a path, as GET /v1/topics."
 HANDSHAKE_NOT_ALONE = (
-    "A WebSocket begins once every request before it is answered, and with nothing behind it: wait for each answer "
-    "before you send more."
+    "A WebSocket handshake must be alone on its connection: wait for the answers to earlier requests, and send nothing "
+    "more until the handshake is answered."
 )
 
 
@@ -235,7 +235,7 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
         A client that is gone looks the same, so a request that waits for records is answered with none."""
         self._ended.set()
         self.loop.call_soon(self._abort_if_stuck)  # Once asyncio has closed it, unless it stays open.
-        return self._is_serving_whole_request
+        return self._is_serving_whole_request or self.is_parsing_later
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over to the WebSocket's protocol; refuse if anything of HTTP is still under way on it.
@@ -337,7 +337,11 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
             self.transport.write(self._refusal)
             self._linger()
         self.parse_slices()
-        if self._ended.is_set() and not self._is_serving_whole_request:
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        """Of a client that has closed its side, once every whole request is answered."""
+        if self._ended.is_set() and not self._is_serving_whole_request and not self.is_parsing_later:
             self._disconnect_requests()  # The rest of the next one will never come.
             self._close()
 
@@ -400,6 +404,8 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
 
     def let_reading_go(self) -> None:
         self.flow.let_reading_go()
+        self._time_client()
+        self._close_if_over()
 
     def _piece_bytes(self) -> int:
         """How much of what has arrived belongs to one request, as far as that can be told before it is parsed."""
@@ -517,6 +523,8 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
 
     def _what_is_awaited(self) -> Awaited | None:
         has_other_protocol = self._host is None
+        if self.is_parsing_later:
+            return None  # What it has sent may be all that is needed.
         if self._is_busy or self._is_refused or has_other_protocol or self.transport.is_closing():
             return None
         if not self._is_in_head:
