@@ -103,6 +103,10 @@ class StoreRefusedError(StoreError):
     """The object store will not do this, however often it is asked: credentials, or no such bucket."""
 
 
+class ObjectRefusedError(StoreRefusedError):
+    """What has the name of this one object is none, and will not become one: a link, a folder, a pipe."""
+
+
 class ObjectExistsError(StoreError):
     """There is an object of that name already."""
 

@@ -22,6 +22,7 @@ from anabranch.clock import Clock
 from anabranch.errors import (
     ObjectExistsError,
     ObjectGoneError,
+    ObjectRefusedError,
     StoreError,
     StoreRefusedError,
     StoreUnavailableError,
@@ -130,10 +131,17 @@ class FolderStore:
     def _explained(self, error: OSError) -> StoreError:
         why = f"{self.url}: {error.strerror or error}"
         match error.errno:
+            case errno.ELOOP | errno.EISDIR | errno.ENXIO:
+                return ObjectRefusedError(
+                    f"{why}: {error.filename}. Put the object's own file there, or remove what is there."
+                )
             case errno.ENOSPC | errno.EDQUOT:
                 return StoreUnavailableError(f"{why}: make room on its disk.")
             case errno.EACCES | errno.EPERM | errno.EROFS | errno.ENOTDIR | errno.EEXIST | errno.ENAMETOOLONG:
-                return StoreRefusedError(f"{why}: check that it is a folder which this user may write to.")
+                where = f" ({error.filename})" if error.filename else ""
+                return StoreRefusedError(
+                    f"{why}{where}: check that it is a folder which this user may write to."
+                )
             case _:
                 return StoreUnavailableError(f"{why}.")
 

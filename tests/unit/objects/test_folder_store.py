@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,13 @@ from random import Random
 import pytest
 
 from anabranch.clock import RealClock
-from anabranch.errors import ObjectExistsError, ObjectGoneError, StoreRefusedError, StoreUnavailableError
+from anabranch.errors import (
+    ObjectExistsError,
+    ObjectGoneError,
+    ObjectRefusedError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from anabranch.log.disk.files import Files
 from anabranch.log.disk.real_files import RealFiles
 from anabranch.objects.folder_store import ASIDE_MS_MAX, FolderStore
@@ -291,3 +298,20 @@ def simulated(seed: int) -> tuple[list[str], int]:
 def test_it_runs_in_the_simulator_and_one_seed_is_one_run() -> None:
     assert simulated(3) == simulated(3)
     assert simulated(3) != simulated(4)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_object_of_its_own_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    store = store_on(RealFiles(), root=f"{tmp_path}/objects")
+    run(store.put("segments/1", [b"x"]))
+    place = tmp_path / "objects/segments/2"
+    match kind:
+        case "link":
+            place.symlink_to("1")
+        case "pipe":
+            os.mkfifo(place)
+        case _:
+            place.mkdir()
+    for request in (store.get("segments/2"), store.get("segments/2", 0, 10), store.get_end("segments/2", 10)):
+        with pytest.raises(ObjectRefusedError, match="segments/2"):
+            run(request)

@@ -7,9 +7,10 @@ writeback error that strikes after the last descriptor is gone would never be re
 sync is raised by the next `sync`. That makes a write wait for the disk, so it is said aloud, once. If all are
 pinned, the budget is exceeded rather than a request refused: `open_files_max` leaves room for that.
 
-Symbolic links are not followed: a file that is one is refused, and a deletion removes the link. Whoever opens a folder
-first asks `find_link`, because a link further up in a path cannot be told from a folder later. Folders are made for
-their owner alone (0700), and so are files (0600).
+Symbolic links are not followed: a file that is one is refused, and a deletion removes the link. Whatever else is no
+regular file is refused too, and nobody waits for a pipe. Whoever opens a folder first asks `find_link`, because a link
+further up in a path cannot be told from a folder later. Folders are made for their owner alone (0700), and so are files
+(0600).
 """
 
 import contextlib
@@ -365,9 +366,20 @@ def boot_id() -> str:
 
 def _open(path: str, flags: int) -> int:
     try:
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        # Whoever opens a pipe would otherwise wait until somebody opens its other end.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
     except OSError as error:
-        raise (_link_refused(path) if error.errno == errno.ELOOP else error) from None
+        match error.errno:
+            case errno.ELOOP:
+                raise _link_refused(path) from None
+            case errno.ENXIO:
+                raise _other_refused(path) from None
+            case _:
+                raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _other_refused(path)
+    return descriptor
 
 
 def _status(path: str) -> os.stat_result:
@@ -379,6 +391,10 @@ def _status(path: str) -> os.stat_result:
 
 def _link_refused(path: str) -> OSError:
     return OSError(errno.ELOOP, "it is a symbolic link, and links are not followed", path)
+
+
+def _other_refused(path: str) -> OSError:
+    return OSError(errno.ENXIO, "it is not a regular file", path)
 
 
 def _pread_rest(descriptor: int, count: int, position: int) -> bytes:

@@ -19,6 +19,7 @@ from anabranch.broker.object.cache.blocks import Block, BlockKey, Origin
 from anabranch.errors import (
     AnabranchError,
     ObjectGoneError,
+    ObjectRefusedError,
     StoreError,
     StoreRefusedError,
     StoreUnavailableError,
@@ -243,7 +244,7 @@ class BlockLoads:
     def _note_failure(self, load: Load, error: StoreError) -> None:
         self._pause(load)
         self._failures += 1
-        is_hopeless = isinstance(error, StoreRefusedError)
+        is_hopeless = isinstance(error, StoreRefusedError) and not isinstance(error, ObjectRefusedError)
         if not self.is_away and (self._failures >= FAILURES_MIN or is_hopeless):
             self.is_away = True
             logger.warning(
