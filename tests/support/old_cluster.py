@@ -129,6 +129,10 @@ class OldCluster:
         changed[position] ^= 0xFF
         self.store._objects[name] = bytes(changed), modified_ms
 
+    def cut(self, name: str, size: int) -> None:
+        content, modified_ms = self.store._objects[name]
+        self.store._objects[name] = content[:size], modified_ms
+
 
 def _sequence(fields: Mapping[str, Any], number: int) -> dict[str, Any]:
     first = fields.get("base_sequence")

@@ -1,6 +1,7 @@
 """`anabranch cluster restore` on a bucket that is a folder."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,43 @@ def test_a_bucket_without_a_cluster_is_refused(tmp_path: Path) -> None:
     result = run(tmp_path / "nothing", "--dry-run")
     assert result.exit_code == 1
     assert "holds no snapshot" in result.output
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_an_object_that_is_none_ends_it_at_once(bucket: Path, is_link: bool) -> None:
+    path = next((bucket / "segments").iterdir())
+    path.rename(bucket / "moved")
+    path.symlink_to("../moved") if is_link else os.mkfifo(path)
+    result = run(bucket, "--dry-run")
+    assert result.exit_code == 1
+    assert "Retrying" not in result.output
+    assert path.name in result.output
+
+
+@pytest.mark.parametrize("options", [(), ("--verify",)])
+def test_an_object_that_was_emptied_is_named(bucket: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    path = max((bucket / "segments").iterdir(), key=lambda path: path.stat().st_size)
+    path.write_bytes(b"")
+    result = run(bucket, "--data-dir", tmp_path / "new", *options)
+    assert result.exit_code == 1
+    assert f"segments/{path.name}" in result.output
+    result = run(bucket, "--data-dir", tmp_path / "new", "--accept-loss", *options)
+    assert result.exit_code == 0, result.output
+    assert (
+        f"LOST: 2 records of orders-0 (offsets 0 to 1): their objects are damaged, the first is segments/{path.name}"
+        in result.output
+    )
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_dry_run_ends_as_the_restore_would(bucket: Path, format: str) -> None:
+    max((bucket / "segments").iterdir(), key=lambda path: path.stat().st_size).write_bytes(b"")
+    refused = run(bucket, "--dry-run", "--format", format)
+    assert refused.exit_code == 1
+    assert "2 records of orders-0" in refused.output
+    assert run(bucket, "--dry-run", "--format", format, "--accept-loss").exit_code == 0
+
+
+def test_it_says_what_was_verified(bucket: Path) -> None:
+    result = run(bucket, "--dry-run", "--verify")
+    assert "Verified: 1 objects that the snapshot names" in result.output

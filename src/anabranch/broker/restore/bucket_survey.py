@@ -6,7 +6,7 @@ as the newest. One behind which several cannot (`Snapshot.is_deep`) may name obj
 since may be left in merged objects alone.
 
 A bucket may hold several lives of a cluster. One that was brought back as another is over as soon as that one has a
-snapshot; of the others there should be one.
+snapshot; of the others there should be one. If the later one has lost all of its snapshots, both are shown.
 """
 
 import asyncio
@@ -86,8 +86,9 @@ class Snapshot(NamedTuple):
 
     @property
     def is_deep(self) -> bool:
-        """Objects that are needed with it may have been deleted."""
-        return len(self.passed_over) >= SNAPSHOTS_NEEDED or (self.name is None and bool(self.passed_over))
+        """Objects that are needed with it may have been deleted. Where there is none nobody can say whether there ever
+        was one."""
+        return len(self.passed_over) >= SNAPSHOTS_NEEDED or self.name is None
 
 
 @dataclass
@@ -123,6 +124,11 @@ async def lives(store: ObjectStore) -> list[Life]:
     fences = [fence_id_of(each.name) for each in await listed(store, FENCES)]
     over = {fence.incarnation for fence in fences if fence is not None and fence.successor in found}
     alive = [_life(incarnation, found[incarnation]) for incarnation in found.keys() - over]
+    successors = {fence.successor for fence in fences if fence is not None} - found.keys()
+    if (
+        successors
+    ):  # One that has stored records has lost its snapshots: it must not be passed over in silence.
+        alive += [life for life in await _nameless_lives(store) if life.incarnation in successors]
     return sorted(alive, key=lambda life: life.stored_ms, reverse=True)
 
 

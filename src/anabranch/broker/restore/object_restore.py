@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from anabranch.broker.restore.bucket_survey import Contents, GroupsFound
+from anabranch.broker.restore.object_check import Checked
 from anabranch.broker.restore.restore_report import (
     AppendedPartition,
     CopiedPartition,
@@ -35,6 +36,7 @@ from anabranch.cluster.objects.restore import (
 from anabranch.coordination.groups.stored_offsets import StoredGroups, StoredOffset
 from anabranch.objects.layout.format import Span
 from anabranch.objects.layout.names import Key, Row
+from anabranch.objects.layout.row_check import lost_parts
 from anabranch.values import Offset
 
 PRODUCER_IDS_SKIPPED = 2**32
@@ -60,6 +62,7 @@ class Survey:
 
     snapshot: Mapping[str, Any]
     listed: Sequence[Listed]
+    checked: Checked
     newer: Contents
     groups: Sequence[GroupsFound]
     is_deep: bool = False
@@ -91,7 +94,8 @@ def rebuild(survey: Survey, report: RestoreReport, incarnation: int, new_id: Cal
     _note_emptied(_with_stored(rows, stored), report)
     fresh = _fresh_table(survey, stored, report, new_id)
     report.losses += survey.newer.damage
-    missing = _drop_missing(fresh, survey.listed)
+    _note_checked(survey.checked, report)
+    missing = _cut_lost(fresh, survey.checked)
     fresh.objects.begin_life(incarnation)
     holed = _place_copied(fresh, survey, missing, report)
     appended = _append_newer(fresh, survey, holed, report)
@@ -204,13 +208,21 @@ def _note_emptied(rows: Iterable[Mapping[str, Any]], report: RestoreReport) -> N
             report.emptied.append(f"{row['name']} (mode {mode})" if mode else row["name"])
 
 
-def _drop_missing(table: MetadataTable, listed: Iterable[Listed]) -> dict[Key, list[Row]]:
-    """Name no object any more that is gone; by partition, the rows that did."""
-    missing = set(table.objects.referenced()) - {each.object_id for each in listed}
-    if not missing:
-        return {}
-    dropped = {key: table.objects.drop_rows(key, missing) for key in list(table.objects.keys())}
-    return {key: rows for key, rows in dropped.items() if rows}
+def _note_checked(checked: Checked, report: RestoreReport) -> None:
+    report.objects_checked, report.bytes_checked = checked.objects, checked.bytes
+    report.objects_verified, report.bytes_verified = checked.read_objects, checked.read_bytes
+    report.damaged += (f"{object_id.name}: {why}" for object_id, why in sorted(checked.damage.items()))
+
+
+def _cut_lost(table: MetadataTable, checked: Checked) -> dict[Key, list[Row]]:
+    """Name no bytes any more that are gone or damaged; by partition, the rows of what they held."""
+    missing: dict[Key, list[Row]] = {}
+    for key, kept in checked.kept.items():
+        table.objects.cut_rows(key, kept)
+        lost = [part for row in sorted(kept) for part in lost_parts(row, kept[row])]
+        if lost:
+            missing[key] = lost
+    return missing
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -239,7 +251,7 @@ def _place_copied(
         lost = _lost_spans(placed.holes, missing.get(key, ()), end, newer_count)
         if lost:
             holed.add(key)
-            report.losses.append(_lost_line(table, key, lost, missing.get(key, ())))
+            report.losses.append(_lost_line(table, key, lost, missing.get(key, ()), survey.checked))
     return holed | set(survey.newer.copied)
 
 
@@ -286,14 +298,22 @@ def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _lost_line(
-    table: MetadataTable, key: Key, lost: Sequence[tuple[int, int]], missing: Sequence[Row]
+    table: MetadataTable, key: Key, lost: Sequence[tuple[int, int]], missing: Sequence[Row], checked: Checked
 ) -> str:
     count = sum(last - first for first, last in lost)
     where = ", ".join(f"{first} to {last - 1}" for first, last in lost[:SPANS_SHOWN])
     more = f" and {len(lost) - SPANS_SHOWN} more" if len(lost) > SPANS_SHOWN else ""
-    first_gone = f", the first is {missing[0].object_id.name}" if missing else ""
+    first = f", the first is {missing[0].object_id.name}" if missing else ""
     name = f"{table.topics_by_id[key[0]].name}-{key[1]}"
-    return f"{count} records of {name} (offsets {where}{more}): their objects are gone from the store{first_gone}"
+    state = _state(missing, checked)
+    return f"{count} records of {name} (offsets {where}{more}): their objects are {state}{first}"
+
+
+def _state(missing: Iterable[Row], checked: Checked) -> str:
+    is_gone = {row.object_id in checked.gone for row in missing}
+    if is_gone == {False}:
+        return "damaged"
+    return "gone from the store" if False not in is_gone else "gone from the store or damaged"
 
 
 def _copied_line(table: MetadataTable, key: Key, rows: Sequence[Row]) -> CopiedPartition:

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+DAMAGED_SHOWN = 20
+
 
 @dataclass
 class AppendedPartition:
@@ -68,6 +70,14 @@ class RestoreReport:
     offsets_moved: list[MovedOffset] = field(default_factory=list)
     offsets_dropped: int = 0
     """Of topics that are not there any more."""
+    objects_checked: int = 0
+    """Those that the snapshot names and that are there: each is large enough, or is damaged."""
+    bytes_checked: int = 0
+    objects_verified: int = 0
+    """Those of them that were read."""
+    bytes_verified: int = 0
+    damaged: list[str] = field(default_factory=list)
+    """Those of them whose bytes are not what was written, and why. What of their records is lost, `losses` has."""
     losses: list[str] = field(default_factory=list)
     stored_meanwhile: int = 0
     """Objects that came while this went on: somebody still writes to the old cluster."""
@@ -76,8 +86,21 @@ class RestoreReport:
     def records_appended(self) -> int:
         return sum(each.end - each.start for each in self.appended)
 
+    @property
+    def objects_unverified(self) -> int:
+        return self.objects_checked - self.objects_verified
+
+    @property
+    def bytes_unverified(self) -> int:
+        return self.bytes_checked - self.bytes_verified
+
     def json(self) -> dict[str, Any]:
-        return {**asdict(self), "records_appended": self.records_appended}
+        return {
+            **asdict(self),
+            "records_appended": self.records_appended,
+            "objects_unverified": self.objects_unverified,
+            "bytes_unverified": self.bytes_unverified,
+        }
 
     def lines(self) -> list[str]:
         return [
@@ -94,6 +117,7 @@ class RestoreReport:
                 for each in self.partly
             ),
             *self._group_lines(),
+            *self._checked_lines(),
             *(f"LOST: {each}" for each in self.losses),
             *self._meanwhile_lines(),
         ]
@@ -137,6 +161,23 @@ class RestoreReport:
             f"and becomes {each.after}."
             for each in self.offsets_moved
         )
+        return lines
+
+    def _checked_lines(self) -> list[str]:
+        """All that was checked is said, and all that was not."""
+        lines = [f"Damaged: {each}" for each in self.damaged[:DAMAGED_SHOWN]]
+        if len(self.damaged) > DAMAGED_SHOWN:
+            lines.append(f"Damaged: {len(self.damaged) - DAMAGED_SHOWN} more, which --format json names.")
+        if self.objects_verified:
+            lines.append(
+                f"Verified: {self.objects_verified} objects that the snapshot names, {self.bytes_verified} bytes, were "
+                "read, and their checksums compared."
+            )
+        if self.objects_unverified:
+            lines.append(
+                f"Not verified: {self.objects_unverified} objects, {self.bytes_unverified} bytes, are in the "
+                "store's listing with all of their size, and were not read: run this with --verify to read them."
+            )
         return lines
 
     def _meanwhile_lines(self) -> list[str]:

@@ -25,6 +25,7 @@ from anabranch.broker.restore.bucket_survey import (
     read_newer,
     read_snapshot,
 )
+from anabranch.broker.restore.object_check import VERIFIED_BYTES_MAX, check_named
 from anabranch.broker.restore.object_restore import Rebuilt, Survey, frontier_of, rebuild, table_of
 from anabranch.broker.restore.restore_report import RestoreReport
 from anabranch.broker.restore.restored_folder import check_folder, write_folder
@@ -60,6 +61,8 @@ class RestoreWish:
     """Which life to bring back, if there are several."""
     is_dry_run: bool = False
     accepts_loss: bool = False
+    verified_bytes_max: int | None = VERIFIED_BYTES_MAX
+    """How much is read of what the snapshot names; None: all of it."""
 
 
 class Restoring:
@@ -137,11 +140,7 @@ class Restoring:
         )
         if snapshot.is_deep:
             report.losses.append(_deep_loss(snapshot))
-        elif snapshot.name is None:
-            report.passed_over.append(
-                "There is no snapshot in the bucket: all that is known of its topics is their records."
-            )
-        survey = await self._survey(snapshot, report)
+        survey = await self._survey(snapshot, wish, report)
         rebuilt = rebuild(survey, report, successor, self._new_id)
         seen = {each.object_id for each in survey.listed}
         report.stored_meanwhile = sum(
@@ -150,7 +149,7 @@ class Restoring:
         )
         return rebuilt, report
 
-    async def _survey(self, snapshot: Snapshot, report: RestoreReport) -> Survey:
+    async def _survey(self, snapshot: Snapshot, wish: RestoreWish, report: RestoreReport) -> Survey:
         try:
             table = table_of(snapshot.value)
             frontier = frontier_of(snapshot.value, table)
@@ -159,12 +158,19 @@ class Restoring:
                 f"{report.snapshot} is whole, but cannot be understood ({error!r}): was it written by a newer version?"
             ) from error
         listed = await list_objects(self._store)
+        checked = await check_named(
+            self._store,
+            table.objects,
+            listed,
+            bytes_max=wish.verified_bytes_max,
+            progress=self._progress,
+        )
         newer = await read_newer(self._store, newer_objects(listed, frontier), self._progress)
         unknown = unknown_objects(listed, frontier, table.objects.knows)
         await add_copied(self._store, unknown, newer, with_merged=snapshot.is_deep, progress=self._progress)
         groups, passed_over = await read_groups(self._store, frontier.incarnation)
         report.passed_over += passed_over
-        return Survey(snapshot.value, listed, newer, groups, snapshot.is_deep)
+        return Survey(snapshot.value, listed, checked, newer, groups, snapshot.is_deep)
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -224,7 +230,8 @@ class Restoring:
 
 def _deep_loss(snapshot: Snapshot) -> str:
     if snapshot.name is None:
-        what = "no snapshot can be read, and names and configs of topics are lost"
+        found = "no snapshot can be read" if snapshot.passed_over else "there is no snapshot in the bucket"
+        what = f"{found}, and names and configs of topics are lost"
     else:
         what = f"the {len(snapshot.passed_over)} newest snapshots cannot be read"
     return (

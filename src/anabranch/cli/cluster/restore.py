@@ -29,7 +29,12 @@ INTERRUPTED = 130
 )
 @click.option("--incarnation", metavar="HEX", help="Which cluster, if the store holds several.")
 @click.option("--accept-loss", is_flag=True, help="Continue even if some records cannot be restored.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be restored; nothing is written.")
+@click.option(
+    "--verify", is_flag=True, help="Read every object that the snapshot names, not only the newest 8 GiB."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Only show what would be restored; exit with 1 if it would be refused."
+)
 @format_option()
 def restore(
     object_store: str,
@@ -38,6 +43,7 @@ def restore(
     credentials_file: str | None,
     incarnation: str | None,
     accept_loss: bool,
+    verify: bool,
     dry_run: bool,
     format: str,
 ) -> None:
@@ -47,12 +53,16 @@ def restore(
     store keep their offsets; newer ones follow after a gap, and some of those may appear twice. Topics in other modes
     come back empty. The committed offsets of groups are those of their last snapshot.
 
+    Every object is looked for in the store's listing with its size. The newest 8 GiB are also read and their checksums
+    compared, everything with --verify; the report says how much was not.
+
     Stop whatever is left of the old cluster first: what it acknowledges later is not in the new one. Then start the
     first broker with `anabranch up --data-dir DIR --object-store URL`; others join it as usual.
 
     Requests that fail temporarily are retried. A restore that was interrupted can be run again.
     """
     import asyncio
+    from dataclasses import replace
 
     from anabranch.broker.restore.restoring import RestoreWish
 
@@ -60,22 +70,27 @@ def restore(
         raise click.UsageError("Name the first broker's folder with --data-dir, or use --dry-run.")
     folder = os.path.realpath(data_dir) if data_dir else ""
     wish = RestoreWish(folder, broker_id, _incarnation(incarnation), dry_run, accept_loss)
+    if verify:
+        wish = replace(wish, verified_bytes_max=None)
     try:
         report = asyncio.run(_restore(object_store, credentials_file, wish))
     except KeyboardInterrupt:
         click.echo("Interrupted. Run the same command again: it starts from the beginning.", err=True)
         raise SystemExit(INTERRUPTED) from None
+    is_refused = bool(report.losses) and not accept_loss
     if format == "json":
         show_json({**report.json(), "data_dir": data_dir, "is_done": not dry_run})
-        return
-    for line in report.lines():
-        click.echo(line)
-    click.echo(
-        "Nothing was written: run this without --dry-run to do it."
-        if dry_run
-        else f"Done. Start it with: anabranch up --data-dir {data_dir} --object-store {object_store}"
-        + (f" --broker-id {broker_id}" if broker_id else "")
-    )
+    else:
+        for line in report.lines():
+            click.echo(line)
+        if dry_run:
+            how = "with --accept-loss instead of --dry-run" if is_refused else "without --dry-run"
+            click.echo(f"Nothing was written: run this {how} to do it.")
+        else:
+            command = f"anabranch up --data-dir {data_dir} --object-store {object_store}"
+            click.echo(f"Done. Start it with: {command}" + (f" --broker-id {broker_id}" if broker_id else ""))
+    if is_refused:
+        raise SystemExit(1)  # Only of a dry run: the other is refused before.
 
 
 def _incarnation(text: str | None) -> int | None:

@@ -10,7 +10,7 @@ entry may name it. A row can therefore never name an object that is gone.
 """
 
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from anabranch.cluster.metadata.residence import STORED
@@ -263,16 +263,15 @@ class ObjectTable:
             object_id in self._references or object_id in self._unreferenced or object_id in self._tombstones
         )
 
-    def drop_rows(self, key: Key, objects: Container[ObjectId]) -> list[Row]:
-        """Name none of these objects any more: their records are gone."""
+    def cut_rows(self, key: Key, kept: Mapping[Row, Sequence[Row]]) -> None:
+        """Put what is left of these rows in their places: the rest of their records is gone."""
         partition = self._partition(key)
         rows = [row for chunk in partition.rows.chunks() for row in chunk]
-        dropped = [row for row in rows if row.object_id in objects]
-        if dropped:
-            partition.rows.splice(0, len(rows), [row for row in rows if row.object_id not in objects])
-            partition.size_bytes -= sum(row.length for row in dropped)
-            self._unname(dropped)
-        return dropped
+        partition.rows.splice(0, len(rows), [part for row in rows for part in kept.get(row, (row,))])
+        parts = [part for row in kept for part in kept[row]]
+        partition.size_bytes += sum(part.length for part in parts) - sum(row.length for row in kept)
+        self._name(parts)
+        self._unname(kept)
 
     # --- commits and who may make them
 

@@ -364,11 +364,44 @@ async def test_a_cluster_that_ended_before_its_first_snapshot_comes_back_from_it
     key = orders(old)
     old.write(0, key, b"a")
     old.write(1, key, b"b", producer_id=3, producer_epoch=0, base_sequence=0)
-    new = await restored(old)
-    assert new.line(key) == {2: b"a", 3: b"b"}
+    new = await restored(old, accepts_loss=True)
+    assert new.line(key) == {2**32 + 2: b"a", 2**32 + 3: b"b"}
     assert new.report.snapshot is None
     assert new.report.named_anew == [f"restored-{key[0].hex[:8]}"]
     assert (await restored(old, FakeDisk())).line(key) == new.line(key)
+
+
+@in_loop
+@pytest.mark.parametrize("are_deleted", [False, True])
+async def test_names_that_no_snapshot_has_are_a_loss_however_it_came_to_that(are_deleted: bool) -> None:
+    old = OldCluster()
+    key = orders(old)
+    old.write(0, key, b"a")
+    snapshot = old.snapshot()
+    if are_deleted:
+        old.store.delete_now([snapshot])
+    else:
+        old.cut(snapshot, 0)
+    with pytest.raises(RestoreRefusedError, match=r"--accept-loss .* names and configs of topics are lost"):
+        await restored(old)
+    new = await restored(old, accepts_loss=True)
+    assert list(new.line(key).values()) == [b"a"]
+    assert new.report.named_anew == [f"restored-{key[0].hex[:8]}"]
+
+
+@in_loop
+async def test_a_life_that_has_lost_its_snapshots_is_not_passed_over_for_the_one_before_it() -> None:
+    old = OldCluster()
+    key = orders(old)
+    written = old.write(0, key, b"a")
+    old.snapshot()
+    first = await restored(old)
+    of_first = [name for name in old.store.names if name.startswith(f"metadata/{first.report.successor}")]
+    old.store.delete_now(of_first)
+    later = written._replace(incarnation=int(first.report.successor, 16))
+    old.store.put_now(later.name, [old.store.content(written.name)])
+    with pytest.raises(RestoreRefusedError, match=rf"2 clusters.*{first.report.successor}"):
+        await restored(old, FakeDisk())
 
 
 @in_loop
@@ -460,6 +493,92 @@ async def test_rows_whose_objects_are_gone_are_a_loss() -> None:
         await restored(old)
     new = await restored(old, accepts_loss=True)
     assert new.line(key) == {2: b"c"}
+
+
+@in_loop
+@pytest.mark.parametrize("size", [0, 30, -150])
+async def test_an_object_of_the_snapshot_that_was_cut_is_a_loss(size: int) -> None:
+    old = OldCluster()
+    key = orders(old)
+    broken = old.write(0, key, b"a", b"b")
+    old.write(0, key, b"c")
+    old.snapshot()
+    old.cut(broken.name, size)
+    lost = rf"2 records of orders-0 \(offsets 0 to 1\): .* damaged, the first is {broken.name}"
+    for verified_bytes_max in (0, 2**30):
+        with pytest.raises(RestoreRefusedError, match=lost):
+            await restored(old, verified_bytes_max=verified_bytes_max)
+        dry = await restored(old, is_dry_run=True, verified_bytes_max=verified_bytes_max)
+        assert len(dry.report.losses) == 1
+    new = await restored(old, accepts_loss=True)
+    assert new.line(key) == {2: b"c"}
+    assert new.table.objects.head(key).end == 3
+    assert [line for line in new.report.damaged if line.startswith(broken.name)]
+
+
+@in_loop
+async def test_a_flipped_bit_in_an_object_of_the_snapshot_costs_its_batch_alone() -> None:
+    old = OldCluster()
+    key = orders(old)
+    batches = [batch_of(b"a"), batch_of(b"b", b"c"), batch_of(b"d")]
+    broken = old.put(0, [(key, batch) for batch in batches])
+    old.commit(0, broken)
+    old.write(0, key, b"e")
+    old.snapshot()
+    old.damage(broken.name, len(batches[0]) + 70)
+    with pytest.raises(RestoreRefusedError, match=r"2 records of orders-0 \(offsets 1 to 2\)"):
+        await restored(old)
+    new = await restored(old, accepts_loss=True)
+    assert new.line(key) == {0: b"a", 3: b"d", 4: b"e"}
+
+
+@in_loop
+async def test_an_object_whose_index_alone_is_damaged_loses_nothing_and_is_named() -> None:
+    old = OldCluster()
+    key = orders(old)
+    broken = old.write(0, key, b"a")
+    old.snapshot()
+    old.damage(broken.name, -1)
+    new = await restored(old)
+    assert new.line(key) == {0: b"a"}
+    assert new.report.losses == []
+    assert any(line.startswith(f"Damaged: {broken.name}") for line in new.report.lines())
+
+
+@in_loop
+async def test_what_was_damaged_on_its_way_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = OldCluster()
+    key = orders(old)
+    old.write(0, key, b"a")
+    old.snapshot()
+    real, asked = old.store.get, set()
+
+    async def get(name: str, start: int = 0, end: int | None = None) -> bytes:
+        data = await real(name, start, end)
+        if name in asked or not name.startswith("segments/"):
+            return data
+        asked.add(name)
+        return data[:-1] if len(data) < 2 else bytes([data[0], data[1] ^ 1]) + data[2:70] + b"!" + data[71:]
+
+    monkeypatch.setattr(old.store, "get", get)
+    new = await restored(old)
+    assert asked
+    assert (new.report.losses, new.report.damaged) == ([], [])
+
+
+@in_loop
+async def test_what_was_not_read_is_said() -> None:
+    old = OldCluster()
+    key = orders(old)
+    objects = [old.write(0, key, b"%d" % number) for number in range(3)]
+    old.snapshot()
+    sizes = [len(old.store.content(each.name)) for each in objects]
+    some = (await restored(old, is_dry_run=True, verified_bytes_max=sizes[2] + sizes[1])).report
+    assert (some.objects_verified, some.objects_unverified, some.bytes_unverified) == (2, 1, sizes[0])
+    assert any(f"Not verified: 1 objects, {sizes[0]} bytes" in line for line in some.lines())
+    whole = (await restored(old, is_dry_run=True, verified_bytes_max=None)).report
+    assert (whole.objects_verified, whole.bytes_verified) == (3, sum(sizes))
+    assert not any("Not verified" in line for line in whole.lines())
 
 
 @in_loop
