@@ -1,4 +1,5 @@
-"""Clusters that lose all of their disks at any step, and some of their snapshots, and come back from their bucket.
+"""Clusters that lose all of their disks at any step, some of their snapshots and objects, and come back from their
+bucket.
 
     python tools/sim_restore.py [--seeds 200 | --seeds 50..99] [--seed 7]
 
@@ -38,6 +39,7 @@ def main() -> int:
                 traceback.print_exc()
         else:
             counts["runs with named losses" if report.losses else "runs without a loss"] += 1
+            counts["runs with damaged objects"] += bool(report.damaged)
             counts["runs with copied records"] += bool(report.copied)
             counts["records appended again"] += report.records_appended
         finally:

@@ -8,6 +8,9 @@
 | an older snapshot is taken for as good as the newest | the two newest are damaged |
 | merged objects are not looked into | the two newest are damaged |
 | a sequence that is missing proves that nothing was acknowledged | an object is damaged |
+| objects that the listing has are believed to be whole | an older object is cut, or changed |
+| their sizes are not compared | an older object is cut, and nothing is read |
+| offsets that no checksum covers are believed | an offset in a merged object is changed |
 | a request that fails is not repeated | one of five fails |
 """
 
@@ -19,13 +22,17 @@ import pytest
 
 from anabranch.broker.object import mode_changes
 from anabranch.broker.object.snapshots import ObjectSnapshots
-from anabranch.broker.restore import object_restore, restoring
+from anabranch.broker.restore import object_check, object_restore, restoring
 from anabranch.broker.restore.bucket_survey import Snapshot
 from anabranch.broker.restore.restore_report import RestoreReport
 from anabranch.errors import AnabranchError
+from anabranch.objects.layout import row_check
 from anabranch.objects.layout.format import Range, closing
 from anabranch.objects.layout.merge import NO_TIMESTAMP, build_object
+from anabranch.objects.layout.row_check import ObjectCheck
+from anabranch.objects.layout.snapshots import unpack_snapshot
 from anabranch.record.crc32c import crc32c
+from anabranch.wire.error_codes import ErrorCode
 from support import restore_world
 from support.broker_cluster import close_all
 from support.restore_world import RestoreCluster, is_named
@@ -131,13 +138,63 @@ def an_object_is_damaged() -> None:
         assert cluster.try_produce(0)
     cluster.vanish()
     first = min(name for name in set(cluster.steps.names) - known if name.startswith("segments/"))
-    content, modified_ms = cluster.steps._objects[first]
-    cluster.steps._objects[first] = bytes([content[0] ^ 1]) + content[1:], modified_ms
+    change(cluster, first, 0)
     report = cluster.restore(Random(1), accepts_loss=True)
     cluster.restart()
     assert any(first in line for line in report.losses)
     lost = {b"0", b"2", b"3", b"4", b"5"} - set(cluster.lines()[0].values())
     assert not lost, f"{len(lost)} that came later are lost silently"
+
+
+def an_older_object(cluster: RestoreCluster) -> str:
+    """One that was merged, and that the newest snapshot names."""
+    cluster.run(12_000)
+    cluster.vanish()
+    table = object_restore.table_of(unpack_snapshot(cluster.steps.content(cluster.snapshots()[0])))
+    return min(each.name for each in table.objects.referenced() if each.name.startswith("merged/"))
+
+
+def is_back_or_named(cluster: RestoreCluster, **wish: Any) -> None:
+    report = cluster.restore(Random(1), accepts_loss=True, **wish)
+    cluster.restart()
+    lost_count = 0
+    for index, line in cluster.lines().items():
+        written = cluster.written[index]
+        assert all(line.get(offset, value) == value for offset, value in enumerate(written)), "renamed"
+        lost = set(written) - set(line.values())
+        assert not lost or is_named(report, index, len(lost)), f"{len(lost)} of {index} are lost silently"
+        lost_count += len(lost)
+        for at in range(len(written) + 1):
+            assert cluster.fetch(at, index)["error_code"] == ErrorCode.NONE, f"reading ends at {at}"
+    assert lost_count, "the schedule is not what it should be"
+
+
+def an_older_object_is_cut() -> None:
+    """And none is read."""
+    cluster = upkeep_goes_on()
+    name = an_older_object(cluster)
+    content, modified_ms = cluster.steps._objects[name]
+    cluster.steps._objects[name] = content[: len(content) // 2], modified_ms
+    is_back_or_named(cluster, verified_bytes_max=0)
+
+
+def an_older_object_is_changed() -> None:
+    cluster = upkeep_goes_on()
+    change(cluster, an_older_object(cluster), 70)
+    is_back_or_named(cluster)
+
+
+def an_offset_in_a_merged_object_is_changed() -> None:
+    """Its batch holds all the same."""
+    cluster = upkeep_goes_on()
+    change(cluster, an_older_object(cluster), 7)
+    is_back_or_named(cluster)
+
+
+def change(cluster: RestoreCluster, name: str, position: int) -> None:
+    content, modified_ms = cluster.steps._objects[name]
+    changed = content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+    cluster.steps._objects[name] = changed, modified_ms
 
 
 def one_of_five_fails() -> None:
@@ -198,6 +255,18 @@ def a_missing_sequence_is_a_proof(patch: Patch) -> None:
     patch.setattr(object_restore, "append_again", append_again)
 
 
+def the_listing_is_believed(patch: Patch) -> None:
+    patch.setattr(object_check, "check_object", lambda data, named: ObjectCheck({}, None))
+
+
+def sizes_are_ignored(patch: Patch) -> None:
+    patch.setattr(object_check, "_is_short", lambda each, named: False)
+
+
+def offsets_are_believed(patch: Patch) -> None:
+    patch.setattr(row_check, "_uncertain", lambda broken, named: {})
+
+
 def nothing_is_repeated(patch: Patch) -> None:
     patch.setattr(restore_world, "RetryingStore", lambda store, clock: store)
 
@@ -209,6 +278,10 @@ SCHEDULES: list[tuple[Callable[[], None], Callable[[Patch], None], str]] = [
     (the_two_newest_are_damaged, merged_objects_are_ignored, r"^\d+ of partition \d are lost"),
     (the_store_spoils_what_is_written, nothing_is_read_back, "no snapshot can be read"),
     (an_object_is_damaged, a_missing_sequence_is_a_proof, r"^4 that came later are lost silently"),
+    (an_older_object_is_changed, the_listing_is_believed, "checksum of a record batch does not match"),
+    (an_older_object_is_cut, the_listing_is_believed, "bytes where its row says"),
+    (an_older_object_is_cut, sizes_are_ignored, "bytes where its row says"),
+    (an_offset_in_a_merged_object_is_changed, offsets_are_believed, "^renamed"),
     (one_of_five_fails, nothing_is_repeated, r"^(503|No answer) to "),
 ]
 """What happens, the rule that is broken, and what is said of it."""

@@ -2,14 +2,15 @@
 
 Three brokers with a topic that is written to, changes into mode object, is merged, compacted, collected and put into
 snapshots, while one of five requests to the store fails. At a step that the seed chooses (a request of a certain kind,
-before or after the store has done it) every disk vanishes. Then snapshots are damaged, the newest first, and the
-cluster is restored, still with one of five requests failing.
+before or after the store has done it) every disk vanishes. Then snapshots are damaged, the newest first, objects of
+records are deleted, cut short or changed, and the cluster is restored, still with one of five requests failing.
 
     run_seed(7)      # raises AssertionError: something is lost, or renamed, and nobody says so
 
 What has to be true: of what was acknowledged in mode object, and of all that a topic had when its change into mode
 object was reported, every record comes back, and no offset that a producer was told names another record. With the two
-newest snapshots damaged records may be missing, but then the report names the loss, and it names none otherwise.
+newest snapshots damaged, or any object, records may be missing, but then the report names the loss, and it names none
+otherwise.
 """
 
 import asyncio
@@ -22,11 +23,12 @@ from typing import Any
 from unittest.mock import patch
 
 from anabranch.broker.restore.bucket_survey import SNAPSHOTS_NEEDED
+from anabranch.broker.restore.object_restore import table_of
 from anabranch.broker.restore.restore_report import RestoreReport
 from anabranch.broker.restore.restoring import RestoreWish, Restoring
 from anabranch.errors import RestoreRefusedError, StoreUnavailableError
 from anabranch.objects.layout.merge import stamped_batches
-from anabranch.objects.layout.snapshots import metadata_id_of
+from anabranch.objects.layout.snapshots import metadata_id_of, unpack_snapshot
 from anabranch.objects.memory_store import MemoryStore
 from anabranch.objects.retrying_store import RetryingStore
 from anabranch.objects.store import Buffer, StoredObject
@@ -133,6 +135,27 @@ class StepStore(MemoryStore):
         self._objects[name] = changed, modified_ms
 
 
+def spoil(store: StepStore, rng: Random, snapshot: str | None) -> list[str]:
+    """Empty, cut or change some objects of records, or delete what the snapshot knows, for of others that are gone no
+    trace is left; which."""
+    known = table_of(unpack_snapshot(store.content(snapshot))).objects.referenced() if snapshot else ()
+    may_go = {object_id.name for object_id in known}
+    names = [name for name in store.names if name.startswith(("segments/", "merged/"))]
+    chosen = rng.sample(names, min(len(names), rng.choice((1, 1, 2, 4))))
+    for name in chosen:
+        content, modified_ms = store._objects[name]
+        match rng.choice(("delete", "empty", "cut", "flip", "flip")):
+            case "delete" if name in may_go:
+                store.delete_now([name])
+            case "delete" | "empty":
+                store._objects[name] = b"", modified_ms
+            case "cut":
+                store._objects[name] = content[: rng.randrange(len(content))], modified_ms
+            case _:
+                store.damage(name, rng)
+    return chosen
+
+
 class RestoreCluster(FormCluster):
     """Its disks may vanish while anything goes on."""
 
@@ -199,12 +222,12 @@ class RestoreCluster(FormCluster):
 
     # --- coming back ------------------------------------------------------------------------------------------------
 
-    def restore(self, rng: Random, *, accepts_loss: bool = False) -> RestoreReport:
+    def restore(self, rng: Random, *, accepts_loss: bool = False, **wish: Any) -> RestoreReport:
         disk = FakeDisk()
         store = RetryingStore(self.steps, self.clock)
         restoring = Restoring(store, disk, self.clock, "boot", lambda: uuid.UUID(int=rng.getrandbits(128)))
-        wish = RestoreWish("data", broker_id=1, accepts_loss=accepts_loss)
-        report: RestoreReport = self.do(restoring.run(wish))
+        wished = RestoreWish("data", broker_id=1, accepts_loss=accepts_loss, **wish)
+        report: RestoreReport = self.do(restoring.run(wished))
         self._disks[1] = disk
         return report
 
@@ -282,8 +305,13 @@ class RestoreRun:
         damaged = cluster.snapshots()[: rng.choice((0, 0, 1, 1, 1, 2, 3))]
         for name in damaged:
             cluster.steps.damage(name, rng)
+        chance = Random(f"objects {self.seed}")
+        whole = next(iter(cluster.snapshots()[len(damaged) :]), None)
+        spoiled = spoil(cluster.steps, chance, whole) if chance.random() < 0.5 else []
         cluster.steps.is_failing = True
-        may_lose = len(damaged) >= SNAPSHOTS_NEEDED or len(damaged) == len(cluster.snapshots())
+        may_lose = (
+            bool(spoiled) or len(damaged) >= SNAPSHOTS_NEEDED or len(damaged) == len(cluster.snapshots())
+        )
         report = cluster.restore_or_accept(rng, may_lose=may_lose)
         cluster.restart()
         self._check(report, may_lose=may_lose)
@@ -415,10 +443,14 @@ class RestoreRun:
 
 def is_named(report: RestoreReport, index: int, count: int) -> bool:
     """Whether a report says that so many records of a partition are lost, or that it cannot say how many."""
+    named = 0
     for line in report.losses:
-        if "cannot be read: objects that are needed without them" in line:
+        if "objects that are needed without them" in line or " cannot be read" in line:
             return True
         found = re.match(r"(\d+) records of t-(\d+) ", line)
-        if found is not None and int(found[2]) == index and int(found[1]) >= count:
-            return True
-    return False
+        if found is not None and int(found[2]) == index:
+            named += int(found[1])
+        newer = re.search(r" has lost up to (\d+) records", line)
+        if newer is not None:
+            named += int(newer[1])
+    return named >= count
