@@ -5,6 +5,7 @@ import time
 import zlib
 from collections.abc import Callable
 
+import lz4.frame
 import pytest
 
 from anabranch.record.batch import HEADER, seal
@@ -185,6 +186,53 @@ def test_compressed_records_cut_short_are_refused(client: RawClient, topic: str,
     assert client.end_offset(topic) == 0
 
 
+def records_section(*values: bytes) -> bytes:
+    return batch_of(*values)[HEADER.size :]
+
+
+def frames(codec: Codec, shape: str) -> bytes:
+    """Two whole records in a section that a broker could read and some client cannot."""
+    section = records_section(b"a", b"b")
+    first, second = section[: len(section) // 2], section[len(section) // 2 :]
+    if shape == "two":
+        return compress(codec, first) + compress(codec, second)
+    if shape == "empty first":
+        return compress(codec, b"") + compress(codec, section)
+    return compress(codec, section) + compress(codec, b"")
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("shape", ["two", "empty first", "empty last"])
+@pytest.mark.parametrize("config", [{}, {"compression_type": "zstd"}], ids=["kept", "recompressed"])
+def test_frames_that_follow_one_another_are_refused_because_clients_cannot_read_them(
+    client: RawClient, topic: str, codec: Codec, shape: str, config: dict[str, str]
+) -> None:
+    """librdkafka reads the first gzip member only, aborts its process if that is empty, and stays for ever before a
+    batch of two LZ4 frames."""
+    client.create_topic(f"{topic}-f", **config)
+    said = assert_refused(
+        client, f"{topic}-f", packed_batch(codec, frames(codec, shape), 2), E.INVALID_RECORD
+    )
+    assert "one frame" in said
+
+
+@pytest.mark.parametrize("shape", ["two", "empty first", "empty last"])
+def test_frames_of_zstd_that_follow_one_another_are_taken_because_clients_read_them(
+    client: RawClient, topic: str, shape: str
+) -> None:
+    batch = packed_batch(Codec.ZSTD, frames(Codec.ZSTD, shape), 2)
+    assert client.produce(topic, 0, batch)["error_code"] == 0
+
+
+def test_linked_blocks_of_lz4_are_refused_because_java_cannot_read_them(
+    client: RawClient, topic: str
+) -> None:
+    packer = lz4.frame.LZ4FrameCompressor(block_linked=True)
+    packed = packer.begin() + packer.compress(records_section(b"a")) + packer.flush()
+    said = assert_refused(client, topic, packed_batch(Codec.LZ4, packed), E.INVALID_RECORD)
+    assert "independent" in said
+
+
 def test_a_record_without_a_key_is_refused_by_a_compacted_topic(client: RawClient, topic: str) -> None:
     client.create_topic(f"{topic}-c", cleanup_policy="compact")
     builder = BatchBuilder()
@@ -251,10 +299,9 @@ BOMB_BYTES = 256 * MIB
 UNPACKED_BYTES_MAX = 64 * MIB
 
 
-def repeated(codec: Codec) -> bytes:
-    """256 MiB of zeros as frames that follow one another: quick to make, and as hard to unpack."""
-    frame = compress(codec, bytes(16 * MIB))
-    return frame * (BOMB_BYTES // (16 * MIB))
+def zeros(codec: Codec) -> bytes:
+    """256 MiB in one frame."""
+    return compress(codec, bytes(BOMB_BYTES), 1)
 
 
 def raw_snappy_that_lies(claim: int) -> Callable[[], bytes]:
@@ -271,11 +318,11 @@ def raw_snappy_that_lies(claim: int) -> Callable[[], bytes]:
 
 
 BOMBS: dict[str, tuple[Codec, Callable[[], bytes]]] = {
-    "gzip": (Codec.GZIP, lambda: repeated(Codec.GZIP)),
-    "snappy": (Codec.SNAPPY, lambda: repeated(Codec.SNAPPY)),
-    "lz4": (Codec.LZ4, lambda: repeated(Codec.LZ4)),
-    "zstd": (Codec.ZSTD, lambda: repeated(Codec.ZSTD)),
-    "zstd in one frame": (Codec.ZSTD, lambda: compress(Codec.ZSTD, bytes(BOMB_BYTES))),
+    "gzip": (Codec.GZIP, lambda: zeros(Codec.GZIP)),
+    "snappy": (Codec.SNAPPY, lambda: zeros(Codec.SNAPPY)),
+    "lz4": (Codec.LZ4, lambda: zeros(Codec.LZ4)),
+    "zstd": (Codec.ZSTD, lambda: compress(Codec.ZSTD, bytes(16 * MIB)) * (BOMB_BYTES // (16 * MIB))),
+    "zstd in one frame": (Codec.ZSTD, lambda: zeros(Codec.ZSTD)),
     "snappy that announces 256 MiB": (Codec.SNAPPY, raw_snappy_that_lies(BOMB_BYTES)),
     "snappy that announces 63 MiB": (Codec.SNAPPY, raw_snappy_that_lies(63 * MIB)),
 }

@@ -197,11 +197,13 @@ def batch_spans(buffer: ByteBuffer, start: int = 0, end: int | None = None) -> I
         start = batch_end
 
 
-def payload_of(batch: ByteBuffer, bytes_max: int, header: BatchHeader | None = None) -> bytes | memoryview:
+def payload_of(
+    batch: ByteBuffer, bytes_max: int, header: BatchHeader | None = None, *, fresh: bool = False
+) -> bytes | memoryview:
     """The records section of one whole batch, unpacked; `BatchTooLargeError` if that exceeds `bytes_max`.
 
     Uncompressed records are a view of the batch: they take no memory and are not limited. Who has read the header
-    hands it in.
+    hands it in. A `fresh` batch comes from a producer, and must be compressed in a way that every client reads.
     """
     if header is None:
         header = read_header(batch)
@@ -210,7 +212,7 @@ def payload_of(batch: ByteBuffer, bytes_max: int, header: BatchHeader | None = N
     packed = memoryview(batch)[HEADER_BYTES:]
     if header.codec == Codec.NONE or (header.record_count == 0 and not packed):
         return packed  # An emptied batch keeps no records, and no compressed nothing either.
-    return decompress(header.codec, packed, bytes_max)
+    return decompress(header.codec, packed, bytes_max, fresh=fresh)
 
 
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: Offset, generation: Generation) -> None:

@@ -1,9 +1,13 @@
 """The five codecs of a batch's records section, by Kafka's numbers; each library is imported on first use.
 
 What comes in is hostile: 8 kB can unpack to gigabytes. So `decompress` always works against a cap, as a
-stream that stops just beyond it, and never trusts a size that the data announces about itself. Frames that
-follow one another (gzip members, LZ4 and zstd frames) are one text; what is cut short, or is followed by
-something that is no frame, is `CorruptDataError`.
+stream that stops just beyond it, and never trusts a size that the data announces about itself. What is cut
+short, or is followed by something that is no frame, is `CorruptDataError`.
+
+Where batches are read that lie in a log, frames that follow one another are one text. Of a producer (`fresh`) they are
+taken as zstd only, which every client reads so. Of several gzip members librdkafka reads the first, and it aborts its
+process if that is empty; a second LZ4 frame or stream of snappy is an error for it that it never gets past, and Java's
+client reads one LZ4 frame, whose blocks do not lean on one another.
 
 Snappy is written as Java's clients write it: the header of xerial's framing, then chunks with their length.
 Bare snappy, as some C clients write it, is accepted.
@@ -15,7 +19,12 @@ from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
 
-from anabranch.errors import BatchTooLargeError, CorruptDataError, UnsupportedCompressionError
+from anabranch.errors import (
+    BatchTooLargeError,
+    CorruptDataError,
+    InvalidRecordError,
+    UnsupportedCompressionError,
+)
 from anabranch.record.buffers import ByteBuffer
 
 
@@ -36,6 +45,9 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + Struct(">ii").pack(1, 1)
 _XERIAL_CHUNK_BYTES = 32 * 1024
 _LENGTH = Struct(">i")
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_FLAGS_POSITION = 4
+_LZ4_INDEPENDENT = 0x20
 
 # Unpacks the frame at the front of the data: at most `room + 1` bytes of it, and what follows the frame.
 _UnpackFrame = Callable[[ByteBuffer, int], tuple[bytes, ByteBuffer]]
@@ -50,11 +62,12 @@ def compress(codec: int, data: ByteBuffer, level: int | None = None) -> bytes:
     return _COMPRESSORS[Codec(codec)](data, level)
 
 
-def decompress(codec: int, data: ByteBuffer, bytes_max: int) -> bytes:
-    """What `data` unpacks to; `BatchTooLargeError` as soon as that is more than `bytes_max`."""
+def decompress(codec: int, data: ByteBuffer, bytes_max: int, *, fresh: bool = False) -> bytes:
+    """What `data` unpacks to; `BatchTooLargeError` as soon as that is more than `bytes_max`. `fresh`: it comes from a
+    producer, and `InvalidRecordError` says that some clients could not read it."""
     if codec not in _DECOMPRESSORS:
         raise UnsupportedCompressionError(f"Compression codec {codec} is unknown.")
-    return _DECOMPRESSORS[Codec(codec)](data, bytes_max)
+    return _DECOMPRESSORS[Codec(codec)](data, bytes_max, fresh)
 
 
 def _too_large(bytes_max: int) -> BatchTooLargeError:
@@ -65,7 +78,13 @@ def _cut_short() -> CorruptDataError:
     return CorruptDataError("The compressed records of a batch are cut short.")
 
 
-def _unpack_frames(unpack_frame: _UnpackFrame, data: ByteBuffer, bytes_max: int) -> bytes:
+def _not_one_frame() -> InvalidRecordError:
+    return InvalidRecordError(
+        "Behind the first compressed frame of a batch comes something else: send one frame, for clients read no more."
+    )
+
+
+def _unpack_frames(unpack_frame: _UnpackFrame, data: ByteBuffer, bytes_max: int, *, one_only: bool) -> bytes:
     parts: list[bytes] = []
     room, rest = bytes_max, data
     for _ in range(FRAMES_MAX):
@@ -76,13 +95,15 @@ def _unpack_frames(unpack_frame: _UnpackFrame, data: ByteBuffer, bytes_max: int)
         parts.append(part)
         if not rest:
             return parts[0] if len(parts) == 1 else b"".join(parts)
+        if one_only:
+            raise _not_one_frame()
     raise CorruptDataError(f"More than {FRAMES_MAX} compressed frames in one batch.")
 
 
 # --- none ------------------------------------------------------------------------------------------------
 
 
-def _copy(data: ByteBuffer, bytes_max: int) -> bytes:
+def _copy(data: ByteBuffer, bytes_max: int, fresh: bool) -> bytes:
     if len(data) > bytes_max:
         raise _too_large(bytes_max)
     return bytes(data)
@@ -96,8 +117,8 @@ def _gzip(data: ByteBuffer, level: int | None) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def _gunzip(data: ByteBuffer, bytes_max: int) -> bytes:
-    return _unpack_frames(_gunzip_member, data, bytes_max)
+def _gunzip(data: ByteBuffer, bytes_max: int, fresh: bool) -> bytes:
+    return _unpack_frames(_gunzip_member, data, bytes_max, one_only=fresh)
 
 
 def _gunzip_member(data: ByteBuffer, room: int) -> tuple[bytes, ByteBuffer]:
@@ -125,7 +146,7 @@ def _snappy(data: ByteBuffer, level: int | None) -> bytes:
     return bytes(out)
 
 
-def _unsnappy(data: ByteBuffer, bytes_max: int) -> bytes:
+def _unsnappy(data: ByteBuffer, bytes_max: int, fresh: bool) -> bytes:
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _unsnappy_chunk(bytes(view), bytes_max, bytes_max)
@@ -134,6 +155,8 @@ def _unsnappy(data: ByteBuffer, bytes_max: int) -> bytes:
     while position < len(view):
         if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             # Streams may follow one another; a length cannot look like this, for it would be negative.
+            if fresh and position:
+                raise _not_one_frame()
             position += len(_XERIAL_HEADER)
             if position > len(view):
                 raise _cut_short()
@@ -178,8 +201,20 @@ def _lz4(data: ByteBuffer, level: int | None) -> bytes:
     return packed
 
 
-def _unlz4(data: ByteBuffer, bytes_max: int) -> bytes:
-    return _unpack_frames(_unlz4_frame, data, bytes_max)
+def _unlz4(data: ByteBuffer, bytes_max: int, fresh: bool) -> bytes:
+    if fresh:
+        _check_lz4_head(data)
+    return _unpack_frames(_unlz4_frame, data, bytes_max, one_only=fresh)
+
+
+def _check_lz4_head(data: ByteBuffer) -> None:
+    """Java's client wants a frame of records at once, and blocks that can be unpacked one by one."""
+    if len(data) <= _LZ4_FLAGS_POSITION or bytes(data[:_LZ4_FLAGS_POSITION]) != _LZ4_MAGIC:
+        raise CorruptDataError("The records of a batch are not an LZ4 frame.")
+    if not data[_LZ4_FLAGS_POSITION] & _LZ4_INDEPENDENT:
+        raise InvalidRecordError(
+            "The blocks of an LZ4 frame must be independent of one another: Java's clients read no others."
+        )
 
 
 def _unlz4_frame(data: ByteBuffer, room: int) -> tuple[bytes, ByteBuffer]:
@@ -214,8 +249,8 @@ def _zstd(data: ByteBuffer, level: int | None) -> bytes:
     return zstd.compress(data, level)
 
 
-def _unzstd(data: ByteBuffer, bytes_max: int) -> bytes:
-    return _unpack_frames(_unzstd_frame, data, bytes_max)
+def _unzstd(data: ByteBuffer, bytes_max: int, fresh: bool) -> bytes:
+    return _unpack_frames(_unzstd_frame, data, bytes_max, one_only=False)
 
 
 def _unzstd_frame(data: ByteBuffer, room: int) -> tuple[bytes, ByteBuffer]:
@@ -240,7 +275,7 @@ _COMPRESSORS: dict[Codec, Callable[[ByteBuffer, int | None], bytes]] = {
     Codec.ZSTD: _zstd,
 }
 
-_DECOMPRESSORS: dict[Codec, Callable[[ByteBuffer, int], bytes]] = {
+_DECOMPRESSORS: dict[Codec, Callable[[ByteBuffer, int, bool], bytes]] = {
     Codec.NONE: _copy,
     Codec.GZIP: _gunzip,
     Codec.SNAPPY: _unsnappy,

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.errors import AnabranchError, BatchTooLargeError, CorruptDataError, UnsupportedCompressionError
+from anabranch.errors import (
+    AnabranchError,
+    BatchTooLargeError,
+    CorruptDataError,
+    InvalidRecordError,
+    UnsupportedCompressionError,
+)
 from anabranch.record.compression import FRAMES_MAX, Codec, compress, decompress
 
 CODECS = list(Codec)
@@ -65,6 +71,63 @@ def test_every_level_of_gzip_is_taken(level: int) -> None:
 def test_frames_that_follow_one_another_are_one_text(codec: Codec) -> None:
     packed = compress(codec, b"one,") + compress(codec, b"") + compress(codec, b"two")
     assert decompress(codec, packed, 7) == b"one,two"
+
+
+SKIPPABLE = b"\x50\x2a\x4d\x18" + pack("<I", 5) + b"hello"
+"""A frame without text, which LZ4 and zstd know."""
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_one_frame_of_a_producer_is_taken(codec: Codec) -> None:
+    packed = compress(codec, bytes(100_000))
+    assert decompress(codec, packed, 100_000, fresh=True) == bytes(100_000)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+@pytest.mark.parametrize(
+    "texts", [(b"one,", b"two"), (b"one", b""), (b"", b"one")], ids=["two", "empty last", "empty first"]
+)
+def test_a_second_frame_of_a_producer_is_refused_because_clients_read_one(
+    codec: Codec, texts: tuple[bytes, ...]
+) -> None:
+    packed = b"".join(compress(codec, text) for text in texts)
+    assert decompress(codec, packed, 7) == b"".join(texts)
+    with pytest.raises(InvalidRecordError, match="one frame"):
+        decompress(codec, packed, 7, fresh=True)
+
+
+def test_bytes_behind_the_frame_of_a_producer_are_refused() -> None:
+    for codec in PACKED:
+        for tail in (b"\0", bytes(4), bytes(8), b"garbage"):
+            with pytest.raises((CorruptDataError, InvalidRecordError)):
+                decompress(codec, compress(codec, b"text") + tail, 100, fresh=True)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        compress(Codec.ZSTD, b"one,") + compress(Codec.ZSTD, b"two"),
+        compress(Codec.ZSTD, b"") + compress(Codec.ZSTD, b"one,two"),
+        SKIPPABLE + compress(Codec.ZSTD, b"one,two") + SKIPPABLE,
+    ],
+    ids=["two", "empty first", "skippable"],
+)
+def test_frames_of_zstd_may_follow_one_another_because_clients_read_them_all(packed: bytes) -> None:
+    assert decompress(Codec.ZSTD, packed, 7, fresh=True) == b"one,two"
+
+
+def test_a_skippable_frame_of_lz4_is_refused_from_a_producer() -> None:
+    packed = compress(Codec.LZ4, b"text")
+    with pytest.raises(CorruptDataError):
+        decompress(Codec.LZ4, SKIPPABLE + packed, 100, fresh=True)
+    with pytest.raises(InvalidRecordError):
+        decompress(Codec.LZ4, packed + SKIPPABLE, 100, fresh=True)
+
+
+def test_linked_blocks_of_lz4_are_refused_from_a_producer_because_java_reads_none() -> None:
+    packed = lz4.frame.compress(b"linked" * 50_000, block_linked=True)
+    with pytest.raises(InvalidRecordError, match="independent"):
+        decompress(Codec.LZ4, packed, 400_000, fresh=True)
 
 
 @pytest.mark.parametrize("codec", STREAMED)

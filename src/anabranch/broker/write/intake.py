@@ -172,7 +172,7 @@ def _payload(
     batch: Batch, header: BatchHeader, unpacked_bytes_max: int, spend: Callable[[int], None]
 ) -> ByteBuffer:
     try:
-        payload = payload_of(batch, unpacked_bytes_max, header)
+        payload = payload_of(batch, unpacked_bytes_max, header, fresh=True)
     except BatchTooLargeError:
         spend(unpacked_bytes_max // UNPACKED_BYTES_PER_ROW)
         raise

@@ -72,7 +72,7 @@ def _topic_key(topic: bytes, api_version: int) -> TopicKey:
 def _unpacked(codec: int, records: memoryview, bytes_left: int) -> bytes | None:
     """Compressed records, if they are what they should be and not too many to be unpacked here."""
     try:
-        return decompress(codec, records, min(bytes_left, UNPACKED_BYTES_AT_ONCE_MAX))
+        return decompress(codec, records, min(bytes_left, UNPACKED_BYTES_AT_ONCE_MAX), fresh=True)
     except AnabranchError:
         return None  # The general way meets the same, and says what it is.
 

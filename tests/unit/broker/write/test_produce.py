@@ -261,8 +261,8 @@ async def test_refused_batch_keeps_nothing_of_what_it_unpacked_to(monkeypatch: p
     class Payload(bytearray):
         """Bytes that can be watched."""
 
-    def watched(codec: int, data: Any, bytes_max: int) -> bytes:
-        payload = Payload(decompress(codec, data, bytes_max))
+    def watched(codec: int, data: Any, bytes_max: int, *, fresh: bool) -> bytes:
+        payload = Payload(decompress(codec, data, bytes_max, fresh=fresh))
         unpacked.append(weakref.ref(payload))
         return payload
 
