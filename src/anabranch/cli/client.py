@@ -20,7 +20,7 @@ from anabranch.cli.terminal import escaped_cell
 from anabranch.config import host_and_port
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient
 
     from anabranch.pipeline.writer.key_partitions import KeyPartitions
@@ -140,23 +140,27 @@ class Broker:
         self, admin: "AdminClient", where: "Mapping[TopicPartition, Any]", seconds_max: float
     ) -> "tuple[dict[tuple[str, int], int], KafkaError | None]":
         """What was told in this time, and why not everything was."""
-        from confluent_kafka import KafkaException
+        from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
         end = time.monotonic() + seconds_max
         left, found = dict(where), {}
         error: KafkaError | None = None
         while left:
             with self.errors():
-                futures = admin.list_offsets(left, request_timeout=self.seconds_max)
+                futures = admin.list_offsets(left, request_timeout=seconds_max)
             for place, future in futures.items():
                 try:
-                    found[place.topic, place.partition] = future.result().offset
+                    offset = future.result().offset
                 except KafkaException as problem:
-                    error = problem.args[0]
+                    error = kafka_error(problem)
                     if not _passes(error):
                         raise Failure(self.explain(error)) from problem
-                else:
-                    del left[place]
+                    continue
+                if offset == OFFSET_INVALID:  # Not asked: librdkafka could not connect to whoever leads it.
+                    error = KafkaError(KafkaError._TIMED_OUT)
+                    continue
+                found[place.topic, place.partition] = offset
+                del left[place]
             if left and time.monotonic() >= end:
                 return found, error
             if left:
@@ -171,7 +175,7 @@ class Broker:
         try:
             yield
         except KafkaException as error:
-            raise Failure(self.explain(error.args[0])) from error
+            raise Failure(self.explain(kafka_error(error))) from error
 
     def explain(self, error: "KafkaError") -> str:
         from confluent_kafka import KafkaError
@@ -180,9 +184,22 @@ class Broker:
             case KafkaError._TRANSPORT | KafkaError._ALL_BROKERS_DOWN | KafkaError._RESOLVE:
                 return f"The connection to {self.bootstrap} broke: check that the broker still runs."
             case KafkaError._TIMED_OUT | KafkaError._TIMED_OUT_QUEUE | KafkaError._MSG_TIMED_OUT:
-                return f"{self.bootstrap} did not answer in time: check it, or wait longer with --timeout."
+                return (
+                    f"{self.bootstrap} did not answer in time: see with `anabranch cluster status` whether it reaches "
+                    "the other brokers, or wait longer with --timeout."
+                )
             case KafkaError._UNKNOWN_TOPIC | KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return "There is no such topic: `anabranch topic list` shows those there are."
+            case (
+                KafkaError.LEADER_NOT_AVAILABLE
+                | KafkaError.COORDINATOR_NOT_AVAILABLE
+                | KafkaError.NOT_COORDINATOR
+                | KafkaError._NOENT
+            ):
+                return (
+                    f"Nobody whom {self.bootstrap} reaches leads this now ({error.name()}): see `anabranch cluster "
+                    "status`, or try again."
+                )
             case KafkaError._UNKNOWN_PARTITION:
                 return "There is no such partition: `anabranch topic describe` shows those there are."
             case _:
@@ -237,6 +254,16 @@ def _passes(error: "KafkaError | None") -> bool:
     )
 
 
+def kafka_error(problem: "KafkaException | KafkaError") -> "KafkaError":
+    """What went wrong, where confluent-kafka raises it and where it lists it."""
+    from confluent_kafka import KafkaError
+
+    if isinstance(problem, KafkaError):
+        return problem
+    error: KafkaError = problem.args[0]
+    return error
+
+
 def settle(
     futures: "Mapping[str, Future[Result]]", explain: "Callable[[str, KafkaError], str | None]"
 ) -> dict[str, Result]:
@@ -248,7 +275,7 @@ def settle(
         try:
             results[name] = future.result()
         except KafkaException as error:
-            problems.append(explain(name, error.args[0]))
+            problems.append(explain(name, kafka_error(error)))
     said = [problem for problem in problems if problem]
     if said:
         raise Failure(" ".join(said))

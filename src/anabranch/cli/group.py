@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from anabranch.cli.branch.lines import lines_of, offset_before, records_between
-from anabranch.cli.client import BRANCH_SIGN, Broker, broker_options, settle, topic_partitions
+from anabranch.cli.client import (
+    BRANCH_SIGN,
+    Broker,
+    broker_options,
+    kafka_error,
+    settle,
+    topic_partitions,
+)
 from anabranch.cli.common import Failure, Group, confirm, format_option, show_json, show_table, yes_option
 from anabranch.cli.records import starts
 
@@ -40,7 +47,7 @@ def list_(broker: Broker, format: str) -> None:
     with broker.errors():
         answer = admin.list_consumer_groups(request_timeout=broker.seconds_max).result()
     if answer.errors:
-        raise Failure(broker.explain(answer.errors[0].args[0]))
+        raise Failure(broker.explain(kafka_error(answer.errors[0])))
     groups = sorted(answer.valid, key=lambda group: group.group_id)
     rows = [(group.group_id, _word(group.state)) for group in groups]
     if format == "json":

@@ -119,8 +119,8 @@ class ClusterClient:
             except (OSError, ProtocolError) as error:
                 kind = kind if isinstance(error, OSError) else ClusterAnswerError
                 problems.append(f"{address[0]}:{address[1]}: {_reason(error)}")
-        who = f"No broker of {self._bootstrap}" if broker is None else f"Broker {broker}"
-        raise kind(f"{who} could answer {api.name} ({'; '.join(problems)}).")
+        nobody = f"No broker of {self._bootstrap} could" if broker is None else f"Broker {broker} could not"
+        raise kind(f"{nobody} answer {api.name} ({'; '.join(problems)}).")
 
     def ask_each(self, api: ApiKey, bodies: Mapping[int, Body]) -> dict[int, Body | ClusterAnswerError]:
         """The answer of each broker to its own request, or why there is none.

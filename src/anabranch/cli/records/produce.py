@@ -193,7 +193,11 @@ def _report(delivery: Delivery, broker: Broker, topic: str, format: str, problem
     if delivery.first_error is not None:
         problem = broker.explain(delivery.first_error)
     elif unanswered:
-        problem = f"{unanswered} records were never answered: check the broker, and whether they arrived."
+        were = "1 record was" if unanswered == 1 else f"{unanswered} records were"
+        problem = (
+            f"{were} never answered: see with `anabranch cluster status` whether the broker reaches the others, and "
+            "look whether they arrived."
+        )
     if format == "text":
         records = "record" if delivery.delivered == 1 else "records"
         click.echo(f"Produced {delivery.delivered} {records} to {topic}.", err=True)
