@@ -4,15 +4,18 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from anabranch.config import NodeSettings
+from anabranch.gateway.api.read import Reading
 from anabranch.gateway.calls import refusal
 from anabranch.gateway.http.access import Access
 from anabranch.gateway.http.deadline import (
-    GRACE_SECONDS,
+    WRITE_GRACE_MS,
     extend_deadline,
     lift_deadline,
     note_cause,
@@ -25,7 +28,7 @@ from anabranch.testing.fakes.loop import VirtualLoop
 from anabranch.wire.error_codes import ErrorCode
 
 TIMEOUT_MS = 8000
-SECONDS = TIMEOUT_MS / 1000 + GRACE_SECONDS
+SECONDS = TIMEOUT_MS / 1000
 
 App = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
@@ -110,6 +113,39 @@ def test_wait_that_the_client_asked_for_comes_on_top() -> None:
         await silent(scope, receive, send)
 
     assert answer_of(poll)[2] == pytest.approx(SECONDS + 30)
+
+
+def test_read_of_records_waits_no_longer_than_it_may_and_asks_for() -> None:
+    """Also where it would wait for records to be loaded, if there were somebody to tell of any."""
+
+    async def list_offsets(topic: str, partition: int, timestamp: int) -> None:
+        await leaderless(None, None, None)
+
+    calls = SimpleNamespace(leader=lambda topic, partition: None, list_offsets=list_offsets)
+    reading = Reading(SimpleNamespace(calls=calls, poll_ms_max=30_000))  # type: ignore[arg-type]
+
+    def read(query: bytes) -> App:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            path = {"topic": "t", "partition": "0"}
+            await reading.get(Request({**scope, "path_params": path, "query_string": query}))
+
+        return app
+
+    assert answer_of(read(b"time=5"))[2] == pytest.approx(SECONDS)
+    assert answer_of(read(b"time=5&wait_ms=2000"))[2] == pytest.approx(SECONDS + 2)
+
+
+def test_write_is_left_the_time_to_say_what_became_of_its_record() -> None:
+    async def write(scope: Any, receive: Any, send: Any) -> None:
+        lift_deadline()
+        restart_deadline()
+        extend_deadline(WRITE_GRACE_MS)
+        await asyncio.sleep(SECONDS + 0.1)
+        raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, "The record was not written.")
+
+    status, body, seconds = answer_of(write, "POST")
+    assert (status, body["error"]["message"]) == (503, "The record was not written.")
+    assert seconds == pytest.approx(SECONDS + 0.1)
 
 
 def test_body_and_answer_take_the_clients_own_time() -> None:

@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 from anabranch.broker.requests.turns import ROWS_PER_TURN
 from anabranch.errors import AnabranchError, BrokerRefusedError, GatewayError
 from anabranch.gateway.http.bodies import body_of, check_encoding, lines_of
-from anabranch.gateway.http.deadline import lift_deadline
+from anabranch.gateway.http.deadline import WRITE_GRACE_MS, extend_deadline, lift_deadline
 from anabranch.gateway.http.errors import DEFECT_CODE, code_word, error_body, headers_of, status_of
 from anabranch.gateway.http.queries import LONG_MAX, check_known, one_of, whole_or_none
 from anabranch.gateway.http.responses import JsonAnswer, StreamedAnswer
@@ -107,6 +107,7 @@ class Writing:
         check_known(request, ("partition",))
         topic, partition = request.path_params["topic"], whole_or_none(request, "partition")
         async with body_of(self._gateway, request) as body:
+            extend_deadline(WRITE_GRACE_MS)
             if len(body) <= SMALL_BYTES_MAX:
                 outcomes = await self._put_json(topic, body, partition)
             else:
@@ -165,7 +166,7 @@ class Writing:
             if number % slice_records == 0:
                 await self._gateway.calls.turns.wait(ROWS_PER_TURN)
         del given
-        await self._gateway.calls.topic(topic, may_create=True)
+        await self._gateway.gather.topic(topic)
         return await self._put_all(topic, records, partition)
 
     async def _put_all(self, topic: str, records: list[NewRecord], partition: int | None) -> list[Outcome]:
@@ -195,6 +196,7 @@ class Writing:
         ]
         timestamp = whole_or_none(request, "timestamp", LONG_MAX)
         async with body_of(self._gateway, request) as body:
+            extend_deadline(WRITE_GRACE_MS)
             record = NewRecord(key, body, tuple(headers), timestamp, whole_or_none(request, "partition"))
             return _answer_one(await _settled(await self._put(request.path_params["topic"], record, None)))
 

@@ -82,7 +82,7 @@ class Reading:
 
     async def get(self, request: Request) -> Response:
         wanted = self._wanted(request)
-        extend_deadline(max(wanted.wait_ms, LOAD_MS))
+        extend_deadline(wanted.wait_ms)
         self._gateway.calls.leader(wanted.topic, wanted.partition)  # There is such a partition.
         start = await self._start(request, wanted)
         found = await self._read_now(wanted, start)

@@ -19,8 +19,8 @@ from anabranch.broker.requests.error_table import code_of
 from anabranch.errors import AnabranchError, BrokerRefusedError, RequestTimedOutError
 from anabranch.wire.error_codes import ErrorCode
 
-GRACE_SECONDS = 0.75
-"""So much later than a write: whoever knows more about what happened answers first."""
+WRITE_GRACE_MS = 750
+"""So much longer a write waits: whoever knows more about what happened answers first."""
 
 
 class Deadline:
@@ -28,7 +28,7 @@ class Deadline:
         """`is_safe`: a request that changes nothing, as a GET."""
         self._timeout_ms = timeout_ms
         self._is_safe = is_safe
-        self._timer = asyncio.timeout(timeout_ms / 1000 + GRACE_SECONDS)
+        self._timer = asyncio.timeout(timeout_ms / 1000)
         self.cause: AnabranchError | None = None
 
     async def __aenter__(self) -> Self:
@@ -57,7 +57,7 @@ class Deadline:
     def restart(self) -> None:
         if not self._timer.expired():
             now = asyncio.get_running_loop().time()
-            self._timer.reschedule(now + self._timeout_ms / 1000 + GRACE_SECONDS)
+            self._timer.reschedule(now + self._timeout_ms / 1000)
 
     def error(self) -> AnabranchError:
         """What the client is told once it has passed."""

@@ -147,7 +147,7 @@ class Gatherer:
         placed = self.put_now(topic, partition, key, value, headers, timestamp)
         if placed is not None:
             return placed
-        view = self._calls.known_topic(topic) or await self._new_topic(topic)
+        view = await self.topic(topic)
         if partition is None and key is not None and len(key) > LONG_KEY_BYTES:
             partition = await self._calls.in_worker(partial(self._partition, view, None, key))
         record = self._waiting(view, key, value, headers, timestamp)
@@ -157,7 +157,11 @@ class Gatherer:
             raise refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The node stops: send this to another broker.")
         return self._add(view, partition, record)
 
-    async def _new_topic(self, name: str) -> TopicView:
+    async def topic(self, name: str) -> TopicView:
+        """The topic that records are for, made if there is none and one may be."""
+        known = self._calls.known_topic(name)
+        if known is not None:
+            return known
         try:
             async with asyncio.timeout(self.delivery_ms / 1000):
                 return await self._calls.topic(name, may_create=True)
