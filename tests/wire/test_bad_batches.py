@@ -11,6 +11,7 @@ import pytest
 from anabranch.record.batch import HEADER, seal
 from anabranch.record.builder import BatchBuilder, control_batch
 from anabranch.record.compression import Codec, compress
+from anabranch.record.varint import append_varint, wrapped_int64
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.exchanges import only
@@ -274,6 +275,59 @@ def test_a_time_too_far_ahead_is_refused(client: RawClient, topic: str, ahead_ms
     assert_refused(client, topic, batch, E.INVALID_TIMESTAMP)
 
 
+def timed_batch(base_ms: int, *deltas_ms: int, codec: Codec = Codec.NONE) -> bytes:
+    """Records whose times are a first one and deltas, as large as they may be; the header knows the newest as a reader
+    adds it up."""
+    payload = bytearray()
+    for number, delta_ms in enumerate(deltas_ms):
+        body = bytearray(b"\0")
+        append_varint(body, delta_ms)
+        append_varint(body, number)
+        body += b"\x06key\x02v\0"
+        append_varint(payload, len(body))
+        payload += body
+    newest_ms = max(wrapped_int64(base_ms + delta_ms) for delta_ms in deltas_ms)
+    count = len(deltas_ms)
+    batch = altered(batch_of(*[b"x"] * count, codec=codec), base_timestamp=base_ms, max_timestamp=newest_ms)
+    whole = bytearray(batch[: HEADER.size] + compress(codec, payload))
+    seal(whole)
+    return bytes(whole)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4], ids=lambda codec: codec.name)
+@pytest.mark.parametrize(
+    ("base_ms", "deltas_ms", "at_fault"),
+    [
+        (2**63 - 1, [2**63 - 1], [0]),
+        (2**63 - 1, [0, 1], [0, 1]),
+        (1, [0, 2**63 - 1], [1]),
+        (-1, [0, -(2**63)], [1]),
+        (-(2**63), [0, -1], [1]),
+    ],
+)
+def test_a_time_that_does_not_fit_64_bits_is_refused_and_its_record_named(
+    client: RawClient, topic: str, base_ms: int, deltas_ms: list[int], at_fault: list[int], codec: Codec
+) -> None:
+    """A reader's sum begins anew below zero or far ahead: it hid from the limits, and hid records next to it."""
+    batch = timed_batch(base_ms, *deltas_ms, codec=codec)
+    row = client.produce(topic, 0, batch)
+    assert row["error_code"] == E.INVALID_TIMESTAMP, row
+    assert [each["batch_index"] for each in row["record_errors"]] == at_fault
+    assert client.end_offset(topic) == 0
+
+
+@pytest.mark.parametrize("base_ms", [0, -1, -5, -(2**63)])
+def test_a_time_before_1970_is_taken_as_kafka_does(client: RawClient, topic: str, base_ms: int) -> None:
+    assert client.produce(topic, 0, timed_batch(base_ms, 0, 3))["error_code"] == 0
+    assert client.produce(topic, 0, timed_batch(base_ms, 0, 3, codec=Codec.LZ4))["error_code"] == 0
+
+
+@pytest.mark.parametrize("base_ms", [2**63 - 1, -(2**63)])
+def test_a_topic_that_sets_times_itself_takes_any(client: RawClient, topic: str, base_ms: int) -> None:
+    client.create_topic(f"{topic}-a", message_timestamp_type="LogAppendTime")
+    assert client.produce(f"{topic}-a", 0, timed_batch(base_ms, 0, 1, -1))["error_code"] == 0
+
+
 # --- too large -------------------------------------------------------------------------------------------------------
 
 
@@ -412,8 +466,28 @@ def test_a_duplicate_is_answered_with_the_offset_of_its_original(client: RawClie
     assert client.end_offset(topic) == 5
 
 
-@pytest.mark.parametrize("fields", [{"sequence": -1}, {"epoch": -1}, {"epoch": -1, "sequence": -1}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sequence": -1},
+        {"sequence": -(2**31)},
+        {"epoch": -1},
+        {"epoch": -(2**15)},
+        {"epoch": -1, "sequence": -1},
+    ],
+    ids=str,
+)
 def test_a_producer_id_without_epoch_or_sequence_is_refused(
     client: RawClient, topic: str, fields: dict[str, int]
 ) -> None:
     assert_refused(client, topic, altered(sequenced(0, b"x"), **fields), E.INVALID_RECORD)
+
+
+@pytest.mark.parametrize("producer_id", [-2, -(2**63)])
+def test_a_producer_id_below_minus_1_is_none_as_in_kafka(
+    client: RawClient, topic: str, producer_id: int
+) -> None:
+    """Kafka's `hasProducerId` is whether it is above -1."""
+    batch = altered(sequenced(7, b"x"), producer_id=producer_id)
+    offsets = [client.produce(topic, 0, batch)["base_offset"] for _ in range(2)]
+    assert offsets == [0, 1]  # A repeat is told from nothing.

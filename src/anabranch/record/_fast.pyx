@@ -891,7 +891,7 @@ cdef bint _is_plain_batch(
 ) except -1:
     """Whether the batch at `at` is whole, numbered from 0 and as its header says; what it says is kept."""
     cdef Py_ssize_t size = part.size
-    cdef int64_t newest
+    cdef int64_t newest, base_ms
     if size < _HEADER_BYTES or at[21] | (at[22] & ~_CODEC_MASK) or _big64(at) != 0 or not _batch_holds(at, size, True):
         return False
     if at[22]:
@@ -901,7 +901,10 @@ cdef bint _is_plain_batch(
         unpack_left[0] -= len(records)
     elif not _walk(at + _HEADER_BYTES, size - _HEADER_BYTES, <int32_t> _big32(at + 57), False, &newest):
         return False
-    if _big64(at + 27) + <uint64_t> newest != _big64(at + 35):
+    base_ms = <int64_t> _big64(at + 27)
+    if base_ms < 0 or newest > INT64_MAX - base_ms:
+        return False  # Some record's time may not fit 64 bits: that has to be looked into.
+    if base_ms + newest != <int64_t> _big64(at + 35):
         return False
     part.last_offset_delta = <int32_t> _big32(at + 23)
     part.max_timestamp = <int64_t> _big64(at + 35)

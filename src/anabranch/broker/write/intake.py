@@ -33,9 +33,9 @@ from anabranch.record.buffers import ByteBuffer
 from anabranch.record.compression import Codec
 from anabranch.record.record_check import check_records
 from anabranch.record.records import records_of
-from anabranch.record.varint import wrapped_int64
 
 NO_TIMESTAMP = -1
+LONG_MIN = -(2**63)
 UNPACKED_BYTES_AT_ONCE_MAX = 2**20
 """What is unpacked on the loop's thread; more goes to a worker."""
 
@@ -105,14 +105,18 @@ def _check_single(view: memoryview, start: int, end: int) -> None:
             raise CorruptDataError(f"The batch says it has {size} bytes; {end - start} were sent.")
 
 
-def _are_times_known_good(newest_ms: int, settings: TopicSettings, now_ms: int) -> bool:
+def _are_times_known_good(base_ms: int, newest_ms: int, settings: TopicSettings, now_ms: int) -> bool:
     """Only the records themselves know the oldest of them: a header has the first time and the newest."""
+    if base_ms < 0 or newest_ms > LONG_MAX:
+        return False  # The first time and a delta may add up to a number that is no time.
     if newest_ms - now_ms > settings.message_timestamp_after_max_ms:
         return False
     return settings.message_timestamp_before_max_ms == LONG_MAX
 
 
-def _check_each(batch: Batch, settings: TopicSettings, now_ms: int, unpacked_bytes_max: int) -> None:
+def _check_each(
+    batch: Batch, header: BatchHeader, settings: TopicSettings, now_ms: int, unpacked_bytes_max: int
+) -> None:
     """Refuse the batch if single records of it break a rule of the topic, and name them, as Kafka does: if the time of
     one of them is wrong, the whole answer says so."""
     found: list[tuple[int, str]] = []
@@ -122,7 +126,7 @@ def _check_each(batch: Batch, settings: TopicSettings, now_ms: int, unpacked_byt
         if settings.is_compacted and record.key is None:
             why: str | None = "A record of a compacted topic has no key."
         else:
-            why = _wrong_time(record.timestamp, settings, now_ms)
+            why = _wrong_time(record.timestamp, header.base_timestamp, settings, now_ms)
             has_wrong_time |= why is not None
         if why is not None:
             count += 1
@@ -136,8 +140,14 @@ def _check_each(batch: Batch, settings: TopicSettings, now_ms: int, unpacked_byt
     raise (InvalidTimestampError if has_wrong_time else InvalidRecordError)(message, found)
 
 
-def _wrong_time(time_ms: int, settings: TopicSettings, now_ms: int) -> str | None:
-    if settings.is_log_append_time or time_ms == NO_TIMESTAMP:
+def _wrong_time(time_ms: int, base_ms: int, settings: TopicSettings, now_ms: int) -> str | None:
+    if settings.is_log_append_time:
+        return None
+    if (
+        not LONG_MIN <= time_ms - base_ms <= LONG_MAX
+    ):  # As a reader adds them up, in 64 bits; no delta is this large.
+        return "A record's time does not fit 64 bits."
+    if time_ms == NO_TIMESTAMP:
         return None
     after_ms, before_ms = settings.message_timestamp_after_max_ms, settings.message_timestamp_before_max_ms
     if time_ms - now_ms > after_ms:
@@ -145,7 +155,7 @@ def _wrong_time(time_ms: int, settings: TopicSettings, now_ms: int) -> str | Non
             f"A record's time is {time_ms - now_ms} ms ahead of the broker's clock; message.timestamp.after.max.ms "
             f"allows {after_ms}."
         )
-    if now_ms - time_ms > before_ms:
+    if before_ms != LONG_MAX and now_ms - time_ms > before_ms:
         return (
             f"A record's time is {now_ms - time_ms} ms behind the broker's clock; message.timestamp.before.max.ms "
             f"allows {before_ms}."
@@ -195,14 +205,15 @@ def check_contents(
     is_our_time = settings.is_log_append_time
     payload = _payload(batch, header, unpacked_bytes_max, spend)
     delta, has_keys = _newest_delta(payload, header.record_count, settings)
-    newest_ms = wrapped_int64(header.base_timestamp + delta)
-    if not has_keys or not (is_our_time or _are_times_known_good(newest_ms, settings, now_ms)):
+    base_ms = header.base_timestamp
+    newest_ms = base_ms + delta
+    if not has_keys or not (is_our_time or _are_times_known_good(base_ms, newest_ms, settings, now_ms)):
         if len(payload) > walked_bytes_max:
             raise BatchTooLargeError(
                 f"{len(payload)} bytes of records are too many to look at one by one here."
             )
         spend(len(payload) // WALKED_BYTES_PER_ROW)
-        _check_each(batch, settings, now_ms, unpacked_bytes_max)
+        _check_each(batch, header, settings, now_ms, unpacked_bytes_max)
     codec = _CODEC_OF_NAME.get(settings.compression_type, header.codec)
     changed: bytes | None = None
     if codec != header.codec:
