@@ -505,6 +505,37 @@ def test_body_without_one_clear_length_is_ambiguous(broker: EmbeddedBroker, head
         assert "send" in refused_by(link, "AMBIGUOUS_REQUEST")
 
 
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        (b"0" * 5000 + b"13", "5002 digits"),
+        (b"0" * 19 + b"13", "21 digits"),
+        (b"99999999999999999999999", "too large"),
+        (b"13, 14", "not one whole number"),
+        (b"0x13", "not one whole number"),
+    ],
+    ids=["thousands of zeroes", "zeroes", "too large", "two", "hexadecimal"],
+)
+def test_length_that_is_not_taken_is_said_and_nothing_else(
+    broker: EmbeddedBroker, length: bytes, said: str
+) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\ncontent-length: %s\r\n\r\n"
+            % length
+        )
+        assert said in refused_by(link, "AMBIGUOUS_REQUEST")
+
+
+def test_length_with_a_few_zeroes_before_it_is_a_length(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/zeroes/records HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+            b"content-type: application/octet-stream\r\ncontent-length: %020d\r\n\r\nhello" % 5
+        )
+        assert statuses_of(all_of(link)) == [200]
+
+
 @pytest.mark.parametrize("kind", [b"application/octet-stream", b"application/json", b"application/x-ndjson"])
 @pytest.mark.parametrize(
     "chunks",

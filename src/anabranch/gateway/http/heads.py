@@ -30,6 +30,9 @@ lists, which RFC 6455 lets a client spread over several lines."""
 VERSIONS = ("1.0", "1.1")
 AMBIGUOUS = "AMBIGUOUS_REQUEST"
 TWO_LENGTHS = "Content-Length and Transfer-Encoding both say how long the body is: send one of them."
+LENGTH_DIGITS_MAX = 20
+"""Of a Content-Length: what 64 bits need. With zeroes before it a number may be as long as a head, and Python reads no
+such one."""
 _HOST = re.compile(rb"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{0,5})?", re.IGNORECASE)
 
 _AUTHORITY_END = re.compile(rb"[/?#]")
@@ -50,7 +53,14 @@ def ambiguity(headers: Headers, http_version: str, target: bytes) -> str | None:
             return TWO_LENGTHS
     if b"upgrade" in seen and http_version != "1.1":
         return "A WebSocket needs HTTP/1.1."
-    return _other_host(seen.get(b"host", b""), target)
+    return _long_number(seen.get(b"content-length", b"")) or _other_host(seen.get(b"host", b""), target)
+
+
+def _long_number(length: bytes) -> str | None:
+    digits = len(length.strip())
+    if digits <= LENGTH_DIGITS_MAX:
+        return None
+    return f"Content-Length has {digits} digits: send how many bytes the body has, without zeroes before the number."
 
 
 def other_version(version: str) -> str:
@@ -88,7 +98,7 @@ def _without_port(host: bytes) -> bytes:
 
 
 def malformation(found: str, *, is_in_body: bool) -> tuple[str, str]:
-    """Code and sentence for what the parser has found wrong, in its words (llhttp's)."""
+    """Code and sentence for what the parser has found wrong, in its words (llhttp's), or what reads the target has."""
     lower = found.lower()
     if "duplicate content-length" in lower:
         return AMBIGUOUS, "The header content-length is there twice: send one."
@@ -99,15 +109,19 @@ def malformation(found: str, *, is_in_body: bool) -> tuple[str, str]:
             "Transfer-Encoding may be there once and say chunked once, at its end: send Transfer-Encoding: chunked, or "
             "Content-Length."
         )
+    if "content-length overflow" in lower:
+        return AMBIGUOUS, "Content-Length is too large a number: send how many bytes the body has."
     if "content-length" in lower:
         return AMBIGUOUS, "Content-Length is not one whole number: send how many bytes the body has."
     if "pri/upgrade" in lower:
         return "BAD_REQUEST", other_version("2")
-    if "callback error" in lower:
+    if "invalid url" in lower:
         return (
             "BAD_REQUEST",
             "The request target is invalid: start it with a path, as in GET /v1/topics.",
         )
+    if "callback error" in lower:
+        return "BAD_REQUEST", "The head of this request cannot be read here: send a simpler one."
     if is_in_body:
         return "BAD_REQUEST", (
             f"The chunks of the body are malformed ({found}): begin each with its size in hexadecimal digits, and end "

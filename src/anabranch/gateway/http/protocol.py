@@ -516,7 +516,11 @@ class BoundedProtocol(HttpToolsProtocol, SlicedParser):
             self.flow.resume_reading()  # To notice that the client has gone.
 
     def send_400_response(self, msg: str) -> None:
-        code, message = malformation(str(sys.exception()), is_in_body=self._is_in_body)
+        error = sys.exception()
+        if isinstance(error, httptools.HttpParserCallbackError) and error.__context__ is not None:
+            error = error.__context__  # What failed while the parser told us of the head.
+        found = str(error) if isinstance(error, httptools.HttpParserError) else "callback error"
+        code, message = malformation(found, is_in_body=self._is_in_body)
         self._refuse(400, code, message)
 
     # --- what a client has to send, and what it is told if it does not -------------------------------------------
