@@ -3,15 +3,16 @@
     {"offset": "12", "timestamp": 1767225600000, "key": "k", "value": {"a": 1}, "headers": [["name", "text"]]}
 
 What is written: text becomes its UTF-8 bytes, null none, anything else its JSON text; bytes that are no text come as
-`key_base64` and `value_base64`, in a header as {"base64": ...}. What is read: bytes that are a JSON object or list are
-shown as that, other UTF-8 as text, the rest in base64; so what was read can be written back and gives the same bytes,
-but for how JSON was spelled.
+`key_base64` and `value_base64`, in a header, for its name or its value, as {"base64": ...}. What is read: bytes that
+are a JSON object or list are shown as that, other UTF-8 as text, the rest in base64; so what was read can be written
+back and gives the same bytes, but for how JSON was spelled.
 Offsets are text, because beyond 2^53 JavaScript's numbers are not exact. A mistake is told with the place it is at.
 """
 
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,11 @@ HEADERS_MAX = 1000
 NAME_SHOWN_MAX = 40
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
+_SURROGATES = ("\\ud", "\\uD")
+_ESCAPES = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)"
+)
+"""Each escape of a JSON text in turn; the group is half a character without its other half."""
 
 _quoted: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode
 _compact: Callable[[Any], str] = json.JSONEncoder(
@@ -136,15 +142,19 @@ def headers_of(given: Any, where: str) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _header(pair: Any, where: str) -> tuple[str, bytes | None]:
-    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
+    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str | dict)):
         raise _wrong(where, 'is no header: write ["name", "value"].')
-    name, held = pair
-    bytes_of_json(name, where)  # A name must be whole characters too.
-    if isinstance(held, dict):
-        if list(held) != ["base64"]:
-            raise _wrong(where, 'has an object for a value: write text, or {"base64": "..."}.')
-        return name, from_base64(held["base64"], where)
-    return name, bytes_of_json(held, where)
+    name, held = (_header_bytes(each, where) for each in pair)
+    assert name is not None
+    return name.decode("utf-8", "surrogateescape"), held  # As records are read: its bytes come back.
+
+
+def _header_bytes(given: Any, where: str) -> bytes | None:
+    if not isinstance(given, dict):
+        return bytes_of_json(given, where)
+    if list(given) != ["base64"]:
+        raise _wrong(where, 'has an object for a name or a value: write text, or {"base64": "..."}.')
+    return from_base64(given["base64"], where)
 
 
 def _whole(given: dict[str, Any], name: str, where: str, highest: int) -> int | None:
@@ -203,17 +213,24 @@ def field_json(name: str, data: bytes | None, form: str = AUTO) -> bytes:
 
 
 def is_json(text: str) -> bool:
+    """Whether every reader of JSON takes it: strict ones want no halves of characters in it."""
     try:
         read_json(text)
     except (ValueError, RecursionError):
         return False
-    return True
+    may_hold_halves = any(each in text for each in _SURROGATES)
+    return not (may_hold_halves and any(found[1] for found in _ESCAPES.finditer(text)))
 
 
 def headers_json(headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
     if not headers:
         return b"[]"
-    return json.dumps([[name, _header_value(held)] for name, held in headers]).encode()
+    return json.dumps([[_header_name(name), _header_value(held)] for name, held in headers]).encode()
+
+
+def _header_name(name: str) -> Any:
+    """Halves of characters stand for bytes that are no UTF-8, and strict readers of JSON take none."""
+    return name if name.isascii() else _header_value(name.encode("utf-8", "surrogateescape"))
 
 
 def _header_value(held: bytes | None) -> Any:

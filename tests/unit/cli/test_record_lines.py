@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.cli.records.consume_output import fields_of
 from anabranch.cli.records.lines import BadLineError, LineRecord, decode, encode, from_text, to_text
 
 some_bytes = st.none() | st.binary(max_size=20) | st.text(max_size=20).map(lambda text: text.encode())
@@ -84,3 +85,45 @@ def test_utf_8_stays_readable_in_ndjson():
     line = encode({"key": None, "value": "déjà".encode(), "headers": []})
     assert json.loads(line)["value"] == "déjà"
     assert "déjà" in line
+
+
+def test_name_of_a_header_that_is_not_utf8_is_in_base64_and_cannot_be_sent():
+    line = encode({"value": b"v", "key": None, "headers": [("\udcff\udcfe", b"held"), ("é", None)]})
+    assert json.loads(line)["headers"] == [[{"base64": "//4="}, "held"], ["é", None]]
+    with pytest.raises(BadLineError, match="not UTF-8"):
+        decode(line.encode())
+    assert decode(b'{"headers": [[{"base64": "w6k="}, "held"]]}').headers == (("é", b"held"),)
+    for name in (b"null", b"{}", b"1", b'"\\ud800"'):
+        with pytest.raises(BadLineError):
+            decode(b'{"headers": [[%s, "held"]]}' % name)
+
+
+class Message:
+    """A record whose headers confluent-kafka stumbles over."""
+
+    def timestamp(self):
+        return 1, 5
+
+    def topic(self):
+        return "t"
+
+    def partition(self):
+        return 3
+
+    def offset(self):
+        return 9
+
+    def key(self):
+        return None
+
+    value = key
+
+    def headers(self):
+        raise SystemError("returned a result with an exception set")
+
+
+def test_record_whose_headers_cannot_be_told_is_printed_without(capsys):
+    line = encode(fields_of(Message()))
+    assert json.loads(line)["headers"] is None
+    assert decode(line.encode()).headers == ()
+    assert "t-3 at offset 9" in capsys.readouterr().err

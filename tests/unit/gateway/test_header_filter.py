@@ -76,3 +76,15 @@ def nested(depth: int) -> object:
 def test_what_is_no_filter_is_refused_by_its_place(given: object, place: str) -> None:
     with pytest.raises(InvalidRequestError, match=place):
         header_filter(given)
+
+
+def test_name_that_is_not_utf8_is_asked_for_in_base64() -> None:
+    wanted = header_filter({"header": {"base64": "//4="}, "equals": "held"})
+    assert wanted.matches((("\udcff\udcfe", b"held"),))
+    assert not wanted.matches((("kind", b"held"),))
+
+
+@pytest.mark.parametrize("name", ["\udcff\udcfe", {"base64": "?"}, {"base64": 1}, {}, None])
+def test_what_is_no_name_is_refused(name: object) -> None:
+    with pytest.raises(InvalidRequestError, match=r"filter\.header"):
+        header_filter({"header": name, "exists": True})

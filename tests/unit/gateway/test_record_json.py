@@ -2,11 +2,14 @@
 
 import contextlib
 import json
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import GatewayError
+from anabranch.gateway.http.texts import json_text
 from anabranch.gateway.record_json import FORMS, NewRecord, new_record, parse_json, record_json
 from anabranch.record.records import Record
 from anabranch.values import Offset
@@ -51,3 +54,55 @@ def test_bytes_are_a_record_or_refused_by_the_gateway(data: bytes) -> None:
 def test_json_is_a_record_or_refused_by_the_gateway(found) -> None:
     with contextlib.suppress(GatewayError):
         assert isinstance(new_record(found, ""), NewRecord)
+
+
+NOT_UTF8 = "\udcff\udcfe"
+"""What bytes ff fe are in the name of a header, where records are read."""
+
+
+def strictly(text: bytes) -> Any:
+    """As a reader that takes no halves of characters."""
+    found = json.loads(text.decode())
+    json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def test_name_of_a_header_that_is_not_utf8_is_shown_in_base64_and_written_back() -> None:
+    headers = ((NOT_UTF8, b"held"), ("naïve", b"\xff"), ("", None))
+    shown = strictly(record_json(Record(Offset(0), 0, b"k", b"v", headers)))
+    assert shown["headers"] == [
+        [{"base64": "//4="}, "held"],
+        ["naïve", {"base64": "/w=="}],
+        ["", None],
+    ]
+    assert new_record({"value": "v", "headers": shown["headers"]}, "").headers == headers
+
+
+@pytest.mark.parametrize(
+    "name", [{}, {"base64": 1}, {"base64": "?"}, {"base64": "", "x": 1}, None, 7, "\ud800"]
+)
+def test_name_of_a_header_that_is_none_is_refused(name: object) -> None:
+    with pytest.raises(GatewayError):
+        new_record({"headers": [[name, "x"]]}, "")
+
+
+@pytest.mark.parametrize(
+    ("value", "is_shown_as_json"),
+    [
+        (rb'{"a":"\ud800"}', False),
+        (rb'{"a":"\uDC00\ud800"}', False),
+        (rb'["\ud83d\ude00\ude00"]', False),
+        (rb'{"\udfff":1,"\udfff":2}', False),
+        (rb'["\ud83d\uDE00"]', True),
+        (rb'["\\ud800"]', True),
+        (rb'["\\\ud800"]', False),
+    ],
+)
+def test_json_with_half_a_character_is_shown_as_text(value: bytes, is_shown_as_json: bool) -> None:
+    shown = strictly(record_json(Record(Offset(0), 0, None, value, ())))["value"]
+    assert isinstance(shown, str) is not is_shown_as_json
+    assert is_shown_as_json or shown.encode() == value
+
+
+def test_text_for_clients_holds_no_halves_of_characters() -> None:
+    assert strictly(json_text({"said": "not \ud800, é"})) == {"said": r"not \ud800, é"}

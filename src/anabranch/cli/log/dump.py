@@ -159,8 +159,5 @@ def _fields(record: Record) -> dict[str, Any]:
         "timestamp": record.timestamp,
         "key": record.key,
         "value": record.value,
-        "headers": [
-            (name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), value)
-            for name, value in record.headers
-        ],
+        "headers": record.headers,
     }

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+import click
+
 from anabranch.cli.records.lines import encode, to_text
 from anabranch.cli.terminal import escaped
 
@@ -103,8 +105,22 @@ def fields_of(message: "Message") -> dict[str, Any]:
         "timestamp": None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
         "key": message.key(),
         "value": message.value(),
-        "headers": message.headers() or [],
+        "headers": _headers_of(message),
     }
+
+
+def _headers_of(message: "Message") -> list[tuple[str, bytes | None]] | None:
+    """None where one has a name that is no UTF-8, over which confluent-kafka stumbles: the record goes on without."""
+    try:
+        return message.headers() or []
+    except (SystemError, UnicodeDecodeError):
+        where = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
+        click.echo(
+            f"The headers of {where} are left out, because the name of one is not UTF-8: the gateway shows them, and "
+            "so does `anabranch log dump --records`.",
+            err=True,
+        )
+        return None
 
 
 def _time_of(message: "Message") -> str:

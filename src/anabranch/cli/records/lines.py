@@ -2,7 +2,8 @@
 
 One NDJSON object per record: `topic partition offset timestamp key value headers`. Bytes are a JSON string
 when they are UTF-8, null when they are null, and `{"base64": "..."}` otherwise; headers are `[name, bytes]`
-pairs in order. `decode(encode(record))` is the same record. This module is pure.
+pairs in order, whose names are written as bytes are, or null where they could not be read.
+`decode(encode(record))` is the same record, but that a name has to be UTF-8. This module is pure.
 """
 
 import base64
@@ -61,6 +62,20 @@ def bytes_from_json(field: str, given: object) -> Bytes:
             raise BadLineError(f'{field} is neither text, null nor {{"base64": "..."}}')
 
 
+def _name_to_json(name: str) -> object:
+    """A name as records are read: halves of surrogate pairs stand for bytes that are no UTF-8."""
+    return name if name.isascii() else bytes_to_json(name.encode("utf-8", "surrogateescape"))
+
+
+def _name_from_json(given: object) -> str:
+    name = bytes_from_json("the name of a header", given)
+    assert name is not None
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise BadLineError("the name of a header is not UTF-8, and this client sends no other") from None
+
+
 # --- one record <-> one line -------------------------------------------------------------------------------
 
 
@@ -69,7 +84,9 @@ def encode(fields: Mapping[str, Any]) -> str:
     line = dict(fields)
     line["key"] = bytes_to_json(fields["key"])
     line["value"] = bytes_to_json(fields["value"])
-    line["headers"] = [[name, bytes_to_json(value)] for name, value in fields["headers"]]
+    headers = fields["headers"]
+    if headers is not None:
+        line["headers"] = [[_name_to_json(name), bytes_to_json(value)] for name, value in headers]
     return escaped(json.dumps(line, ensure_ascii=False))
 
 
@@ -95,10 +112,11 @@ def _headers(given: object) -> Headers:
         return ()
     pairs = list(given.items()) if isinstance(given, dict) else given
     if not isinstance(pairs, list) or not all(
-        len(pair) == 2 and isinstance(pair[0], str) for pair in _lists(pairs)
+        len(pair) == 2 and isinstance(pair[0], str | dict) for pair in _lists(pairs)
     ):
         raise BadLineError("headers are not [name, value] pairs")
-    return tuple((name, bytes_from_json(f"header {name}", value)) for name, value in pairs)
+    named = [(_name_from_json(name), value) for name, value in pairs]
+    return tuple((name, bytes_from_json(f"header {name}", value)) for name, value in named)
 
 
 def _lists(pairs: list[Any]) -> list[Any]:

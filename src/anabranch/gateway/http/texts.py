@@ -1,7 +1,10 @@
 """Texts that clients send in JSON, which can spell halves of letters: those cannot be sent on as UTF-8."""
 
 import json
+import re
 from typing import TypeGuard
+
+_HALF_LETTER = re.compile("[\ud800-\udfff]")
 
 
 def is_text(value: object) -> TypeGuard[str]:
@@ -10,6 +13,10 @@ def is_text(value: object) -> TypeGuard[str]:
 
 
 def json_text(value: object) -> bytes:
-    """As compact JSON. Half a letter that a client has spelled, and is told of, is spelled to it as it came."""
+    """As compact JSON in UTF-8. Half a letter that a client has spelled, and is told of, is shown to it as six letters
+    (\\ud800), for strict readers of JSON take no halves."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "backslashreplace")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _HALF_LETTER.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()

@@ -6,16 +6,20 @@
     {"header": "kind", "exists": true}               or false: the record has no such header
     {"and": [...]}  {"or": [...]}  {"not": {...}}
 
-Text is compared as UTF-8. A header that a record has several times matches if one of its values does. Filters come from
-strangers, run once per record and are kept as long as their subscription, so they are bounded: in depth, in conditions,
-in values over all conditions, and in bytes (`gateway.filter.bytes.max`).
+Text is compared as UTF-8; a name of other bytes is {"base64": ...}, as where records are shown. A header that a record
+has several times matches if one of its values does. Filters come from strangers, run once per record and are kept as
+long as their subscription, so they are bounded: in depth, in conditions, in values over all conditions, and in bytes
+(`gateway.filter.bytes.max`).
 """
 
+import base64
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from anabranch.errors import InvalidRequestError
+from anabranch.gateway.http.texts import is_text
 
 DEPTH_MAX = 8
 CONDITIONS_MAX = 64
@@ -90,9 +94,7 @@ class _Reader:
         return lambda headers: any(part(headers) for part in parts)
 
     def _condition(self, given: Mapping[str, Any], place: str) -> Predicate:
-        name = given["header"]
-        if not isinstance(name, str):
-            raise InvalidRequestError(f"{place}.header is not the name of a header.")
+        name = _name(given["header"], f"{place}.header")
         tests = [key for key in given if key != "header"]
         if len(tests) != 1 or tests[0] not in _TESTS:
             raise InvalidRequestError(f"{place} needs exactly one test: {', '.join(_TESTS)}.")
@@ -146,6 +148,16 @@ def _prefix(name: str, operand: object, place: str) -> Predicate:
 
 def _among(name: str, wanted: frozenset[bytes | None]) -> Predicate:
     return lambda headers: any(key == name and value in wanted for key, value in headers)
+
+
+def _name(given: object, place: str) -> str:
+    """As it is in records, where bytes that are no UTF-8 are halves of characters."""
+    if is_text(given):
+        return given
+    if isinstance(given, dict) and list(given) == ["base64"] and isinstance(given["base64"], str):
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(given["base64"], validate=True).decode("utf-8", "surrogateescape")
+    raise InvalidRequestError(f'{place} is not the name of a header: write text, or {{"base64": "..."}}.')
 
 
 def _value(operand: object, place: str) -> bytes | None:

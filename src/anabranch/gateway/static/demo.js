@@ -59,7 +59,7 @@ function show(record) {
   const row = document.createElement("tr");
   const omitted = record.omitted_bytes && `${record.omitted_bytes} bytes: too long to show here`;
   const value = omitted ?? record.value_base64 ?? record.value;
-  const headers = (record.headers ?? []).map(([name, held]) => `${name}=${typeof held === "string" ? held : JSON.stringify(held)}`);
+  const headers = (record.headers ?? []).map((pair) => pair.map((each) => (typeof each === "string" ? each : JSON.stringify(each))).join("="));
   const cells = [
     record.partition,
     record.offset,

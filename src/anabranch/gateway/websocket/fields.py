@@ -34,7 +34,7 @@ def id_of(given: Mapping[str, Any]) -> Id | None:
     """The id, if it is one: what an error about this message is answered with."""
     found = given.get("id")
     if isinstance(found, str):
-        return found if len(found) <= ID_LENGTH_MAX else None
+        return found if len(found) <= ID_LENGTH_MAX and is_text(found) else None
     return found if _is_whole(found) and abs(found) <= OFFSET_MAX else None
 
 
