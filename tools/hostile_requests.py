@@ -26,7 +26,7 @@ from anabranch.wire.api_keys import ApiKey
 from chaos.cluster_load import ClusterLoad
 from hostile import http_requests
 from hostile.cost import NO_ANSWER, Cost, Target, cost_of, exchange
-from hostile.floods import floods, pour
+from hostile.floods import WAITING_NAME, floods, pour, pour_waiting
 from hostile.kafka_requests import worst_requests
 from hostile.probes import Probes
 from hostile.special_requests import prepare, special_requests
@@ -151,6 +151,8 @@ def kafka_costs(target: Target, probes: Probes, apis: list[ApiKey] | None) -> It
     for flood in floods(target.broker_id):
         if apis is None or flood.api in apis:
             yield "floods", cost_of(target, probes, flood.name, partial(pour, target.bootstrap, flood))
+    if apis is None or ApiKey.FETCH in apis:
+        yield "floods", cost_of(target, probes, WAITING_NAME, partial(pour_waiting, target.bootstrap))
 
 
 def worst_of(name: str, costs: list[Cost]) -> Cost:

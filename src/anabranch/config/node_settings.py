@@ -353,6 +353,13 @@ class NodeSettings:
         "Partitions in all fetch sessions together. A consumer that finds no room is served without a session.",
         low=1000,
     )
+    fetch_waiting_partitions_max: int = whole(
+        250_000,
+        "Partitions that all Fetch requests wait for together, the first 32 of each not counted, at about 300 bytes "
+        "each. Beyond, the address that waits for most is answered early: with the records that are there, or after "
+        "half a second with none.",
+        low=1000,
+    )
 
     # --- limits ---
     socket_request_max_bytes: int = whole(

@@ -13,7 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from anabranch.server.bound_socket import network_of
+from anabranch.broker.requests.network import network_of
 
 logger = logging.getLogger(__name__)
 

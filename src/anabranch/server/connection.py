@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anabranch.broker.requests.call import Call, Piece
+from anabranch.broker.requests.network import network_of
 from anabranch.errors import AnabranchError, FrameTooLargeError
-from anabranch.server.bound_socket import network_of
 from anabranch.server.poller import READ, WRITE, Watched
 from anabranch.server.receive_buffer import ReceiveBuffer
 from anabranch.server.send_queue import Held, SendQueue, held, let_go

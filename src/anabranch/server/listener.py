@@ -14,11 +14,12 @@ from collections.abc import Callable
 from anabranch.broker.broker import Broker
 from anabranch.broker.handlers import dispatch
 from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.network import network_of
 from anabranch.clock import Clock
 from anabranch.config import host_and_port
 from anabranch.record.backend import COMPILED
 from anabranch.server.accepting import BACKLOG, Acceptor
-from anabranch.server.bound_socket import address_of, bind, network_of
+from anabranch.server.bound_socket import address_of, bind
 from anabranch.server.connection import FREE_BYTES, Connection
 from anabranch.server.eviction import Eviction
 from anabranch.server.poller import Poller

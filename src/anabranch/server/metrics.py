@@ -55,6 +55,17 @@ class NodeCollector(Collector):
             "Memory taken by requests of over 64 KiB.",
             listener.memory.bytes_taken,
         )
+        waits = self._broker.core.fetch_waits
+        yield gauge(
+            "anabranch_fetch_waiting_partitions",
+            "Partitions that all Fetch requests wait for, the first 32 of each not counted.",
+            waits.partitions,
+        )
+        yield counter(
+            "anabranch_fetches_turned_away",
+            "Fetch requests answered early because too many partitions were waited for.",
+            waits.turned_away_total,
+        )
 
     def _traffic(self) -> Iterator[Metric]:
         core = self._broker.core

@@ -2,8 +2,8 @@
 
 import pytest
 
+from anabranch.broker.requests.network import network_of
 from anabranch.gateway.http.addresses import Addresses
-from anabranch.server.bound_socket import network_of
 
 
 @pytest.mark.parametrize(

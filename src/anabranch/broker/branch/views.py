@@ -9,7 +9,7 @@ Views are made when somebody asks, and a few are remembered. All methods are for
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 from uuid import UUID, uuid5
@@ -166,7 +166,7 @@ class _Relay(WaitingFetch):
         self._wake = wake
         self._view = view
 
-    def woken(self, partitions: list[Partition]) -> None:
+    def woken(self, partitions: Sequence[Partition]) -> None:
         self._wake([self._view])
 
 
@@ -238,7 +238,7 @@ class BranchViews:
         for view in views:
             if view is not None:
                 relays.append(_Relay(self._broker.core.fetch_waits.wake, view))
-                view.base.waiting_fetches[relays[-1]] = None
+                view.base.waiting_fetches[relays[-1]] = 0
         state = TopicState(replace(base.topic, name=name, topic_id=topic_id), base.settings, list(views))
         self._make_room()
         self._states[base.topic.topic_id, lane] = state, relays

@@ -91,7 +91,8 @@ logger = logging.getLogger(__name__)
 
 Body = dict[str, Any]
 Handle = Callable[["Broker", Call, Body], Body | Rows | Awaitable[Body]]
-RawHandle = Callable[["Broker", Call], None]
+RawHandle = Callable[["Broker", Call], "asyncio.Future[Any] | None"]
+"""Returns what has to end before another long request is decoded, if it goes on in later turns."""
 Refuse = Callable[[Body, AnabranchError], Body]
 
 
@@ -267,7 +268,8 @@ async def _in_turn(broker: "Broker", call: Call, api: Api, rows: int) -> Body | 
             call.on_close = None
             call.keeps_bytes = False  # It is decoded now, or says itself that it goes on reading.
             if api.raw is not None:
-                api.raw(broker, call)
+                if (work := api.raw(broker, call)) is not None:
+                    await asyncio.wait([work])  # Whoever carries it on sees to what goes wrong.
                 return None
             response = _start(broker, call, api)
             if isinstance(response, Generator):

@@ -9,12 +9,14 @@ published to when it is woken in between. Without transactions the last stable o
 isolation levels see the same. Only a partition's leader serves it; others say who that is. A reader whose last record
 is of a generation that ended earlier here is told where (the diverging epoch). Between the high watermark, which a new
 leader has to find out, and the end it is empty. What lies in the object store and is not in a cache is waited for like
-records to come (`fetch_loads.py`). Left out: reading from followers.
+records to come (`fetch_loads.py`). While a fetch waits, only partitions with something to tell cost more than their
+entry; a fetch for which there is no room (`fetch.waiting.partitions.max`) is answered without partitions, as clients
+know it from brokers that throttle them. Left out: reading from followers.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.broker.handlers.leader_hints import LeaderHints
@@ -22,6 +24,7 @@ from anabranch.broker.read.fetch_sessions import FetchContext, FetchItem, TopicK
 from anabranch.broker.read.fetch_wait import GATHER_PARTITIONS_MIN, WaitingFetch
 from anabranch.broker.requests.call import Call, Piece
 from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.requests.network import network_of
 from anabranch.broker.requests.turns import FREE_ROWS, Rows
 from anabranch.broker.topics.partition import Partition
 from anabranch.errors import (
@@ -58,6 +61,11 @@ LOADED_BYTES_WHEN_SHORT = 64 * 1024
 BYTES_WITHOUT_LIMIT = 2**62
 GATHER_BYTES = 512 * 1024
 """With fewer than these at its first try, a fetch of many partitions lets more gather for a moment (`fetch_wait`)."""
+
+TURNED_AWAY_MS = 500
+"""How long a fetch waits that may not wait for its partitions: its client asks again at once."""
+TURNED_AWAY_THROTTLE_MS = 1
+"""What a full answer without partitions tells, so that clients take it for what it is; they have waited already."""
 
 
 class Found:
@@ -124,12 +132,13 @@ class Fetch:
             self._bytes_wanted = max(self._bytes_min, min(GATHER_BYTES, self._bytes_max))
         self._bytes_found = 0
         self._loadable_bytes = 0
-        self._found: list[Found] = []
+        self._found: dict[int, Found] = {}
+        """Of those in `_ready`. All others end where their readers are."""
         self._ready: set[int] = set()
         """Numbers of those that have records or an error to tell of."""
         self._news: set[int] = set()
         """Numbers of those of which a session has told something else."""
-        self._numbers: dict[Partition, int] = {}
+        self._throttle_ms = 0
         self._unreadable: dict[FetchItem, AnabranchError] = {}
         self._waiting: WaitingFetch | None = None
         self._is_verifying = False
@@ -139,9 +148,10 @@ class Fetch:
         self._loads: FetchLoads | None = None
         self._begun = asyncio.get_running_loop().time()
 
-    def run(self) -> None:
+    def run(self) -> "asyncio.Future[Any] | None":
+        """Answer, or begin to wait. Returns what looks at all partitions, if that takes several turns."""
         self._call.on_close = self._closed
-        self._look_at_all_then(self._first_try)
+        return self._look_at_all_then(self._first_try)
 
     def _first_try(self) -> None:
         if self._try(self._request.wait_ms_max <= 0 or not self._context.items) or self._is_verifying:
@@ -152,20 +162,59 @@ class Fetch:
             self._waiting.woken([])  # Enough is there already; it only lets more gather.
 
     def _wait(self) -> None:
-        places = [item.place for item in self._context.items]
-        self._numbers = {place: number for number, place in enumerate(places) if place is not None}
-        self._waiting = self._broker.core.fetch_waits.wait(
-            self._retry, list(self._numbers), max(self._request.wait_ms_max, self._load_ms_left)
-        )
+        items, waits, network = self._context.items, self._broker.core.fetch_waits, self._network
+        if not waits.make_room(len(items), network):
+            self._turn_away()
+            return
+        places = [item.place for item in items]
+        wait_ms = max(self._request.wait_ms_max, self._load_ms_left)
+        self._waiting = waits.wait(self._retry, places, wait_ms, network, self._turn_away)
         if self._is_look_old:
             self._is_look_old = False
             missed = [
                 place
-                for place, number in self._numbers.items()
-                if end_for_readers(place) != self._found[number].high_watermark
+                for number, place in enumerate(places)
+                if place is not None and end_for_readers(place) != self._end_told(number)
             ]
             if missed:
                 self._waiting.woken(missed)
+
+    @property
+    def _network(self) -> str:
+        return network_of(self._call.client.host)
+
+    def _end_told(self, number: int) -> int:
+        """Where a partition ended when it was last looked at."""
+        found = self._found.get(number)
+        return self._context.items[number].offset if found is None else found.high_watermark
+
+    def _turn_away(self) -> None:
+        """There is no room to wait for so many partitions: answer with the records that are there, or else, after a
+        moment in which nothing is kept of the partitions, without any."""
+        try:
+            self._waiting = None
+            if not (self._bytes_found and self._try(True)):
+                self._wait_without_partitions()
+        except Exception as error:
+            logger.exception("a fetch failed while it was turned away: this is a defect")
+            self._call.close(f"{type(error).__name__}: {error}")
+
+    def _wait_without_partitions(self) -> None:
+        session = self._context.session
+        if not self._context.incremental:
+            self._throttle_ms = TURNED_AWAY_THROTTLE_MS
+            if session is not None:  # Clients forget a session that does not begin with its partitions.
+                self._broker.fetch_sessions.end(session)
+                session = None
+        self._context = FetchContext([], session, self._context.incremental)
+        self._found, self._ready, self._news, self._unreadable = {}, set(), set(), {}
+        if self._loads is not None:
+            self._loads.leave()
+            self._loads = None
+        self._is_look_old = False
+        self._waiting = self._broker.core.fetch_waits.wait(
+            self._retry, [], min(self._request.wait_ms_max, TURNED_AWAY_MS)
+        )
 
     def _closed(self) -> None:
         self._is_over = True
@@ -222,7 +271,7 @@ class Fetch:
 
     # --- finding ---------------------------------------------------------------------------------------------
 
-    def _look_at_all_then(self, go_on: Callable[[], None]) -> None:
+    def _look_at_all_then(self, go_on: Callable[[], None]) -> "asyncio.Future[Any] | None":
         """Look at every partition, and go on: at once, or in turns where there are so many that others would have to
         wait."""
         rows = self._look_at_all()
@@ -230,34 +279,50 @@ class Fetch:
             for _ in rows:
                 pass
             go_on()
-            return
+            return None
         looked = self._broker.turns.drive(rows)
         if isinstance(looked, dict):
             go_on()
-        else:
-            self._is_look_old = True
-            self._waiting = (
-                None  # What arrives meanwhile is looked at by the same look, or noticed at its end.
-            )
-            self._broker.core.carry_on(looked, self._call, lambda _: go_on())
+            return None
+        self._is_look_old = True
+        self._waiting = None  # What arrives meanwhile is looked at by the same look, or noticed at its end.
+        return self._broker.core.carry_on(self._in_turns(looked), self._call, lambda _: go_on())
+
+    async def _in_turns(self, looked: Awaitable[Any]) -> None:
+        await looked
+        if not self._is_over:
+            await self._broker.turns.wait(self._rows_told)  # Of those that end together, one in each turn.
+
+    @property
+    def _rows_told(self) -> int:
+        """How many partitions an answer would carry."""
+        return len(self._ready | self._news) if self._context.incremental else len(self._context.items)
 
     def _look_at_all(self) -> Rows:
+        self._found = {}
         self._ready.clear()
         self._news.clear()
-        self._found = found = []
         for number, item in enumerate(self._context.items):
-            found.append(self._look(number, item))
+            if self._is_over:
+                break
+            self._note(number, item)
             yield
         return {}
+
+    def _note(self, number: int, item: FetchItem) -> None:
+        found = self._look(number, item)
+        if number in self._ready:
+            self._found[number] = found
 
     def _look_again(self) -> None:
         """Look at those who woke us."""
         assert self._waiting is not None
         items = self._context.items
         for partition in self._waiting.woken_by:
-            number = self._numbers[partition]
+            number = partition.waiting_fetches[self._waiting]
             self._ready.discard(number)
-            self._found[number] = self._look(number, items[number])
+            self._found.pop(number, None)
+            self._note(number, items[number])
 
     def _look(self, number: int, item: FetchItem) -> Found:
         found = Found(item)
@@ -282,7 +347,8 @@ class Fetch:
                     raise self._unreadable[item]
             if item.generation_fetched >= 0 and _diverges(found, partition):
                 self._ready.add(number)
-            if high_watermark != item.high_watermark_sent or start_offset != item.start_sent:
+            is_old = high_watermark == item.high_watermark_sent and start_offset == item.start_sent
+            if self._context.incremental and not is_old:
                 self._news.add(number)
         except AnabranchError as error:
             found.fail(error)
@@ -467,10 +533,11 @@ class Fetch:
         if self._loads is not None:
             self._loads.leave()
         session = self._context.session
-        told = self._found
         if self._context.incremental:
-            told = [self._found[number] for number in sorted(self._ready | self._news)]
+            told = [self._told(number) for number in sorted(self._ready | self._news)]
             told = [each for each in told if _is_news(each)]
+        else:
+            told = [self._told(number) for number in range(len(self._context.items))]
         topics: dict[TopicKey, list[tuple[Any, ...]]] = {}
         hints = LeaderHints(self._broker, self._call.client)
         for each in told:
@@ -483,7 +550,7 @@ class Fetch:
             encode_fetch_response(
                 header.api_version,
                 header.correlation_id,
-                0,
+                self._throttle_ms,
                 0,
                 self._context.session_id,
                 list(topics.items()),
@@ -492,12 +559,22 @@ class Fetch:
         )
         self._let_go()
 
+    def _told(self, number: int) -> Found:
+        found = self._found.get(number)
+        if found is None:
+            item = self._context.items[number]
+            assert item.place is not None, "who is nowhere has an error to tell"
+            found = Found(item)
+            found.high_watermark = item.offset
+            found.start_offset = item.place.start_offset
+        return found
+
     def _let_go(self) -> None:
         """Nobody may hold on to this fetch, which knows its call, which knows its answer: records in memory are free as
         soon as the socket has them."""
         self._call.on_close = None
         self._waiting = self._loads = None
-        self._found = []
+        self._found = {}
 
 
 def end_for_readers(partition: Partition) -> int:
@@ -539,7 +616,7 @@ def _is_news(found: Found) -> bool:
     )
 
 
-def handle(broker: "Broker", call: Call) -> None:
+def handle(broker: "Broker", call: Call) -> "asyncio.Future[Any] | None":
     header = call.header
     elements_max = broker.settings.request_elements_max
     try:
@@ -554,5 +631,5 @@ def handle(broker: "Broker", call: Call) -> None:
         call.answer(
             encode_fetch_response(header.api_version, header.correlation_id, 0, code_of(error), 0, [])
         )
-        return
-    Fetch(broker, call, request, context).run()
+        return None
+    return Fetch(broker, call, request, context).run()

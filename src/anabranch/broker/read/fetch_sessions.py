@@ -160,6 +160,11 @@ class FetchSessions:
         for session_id in list(self._by_owner.get(owner, ())):
             self._end(session_id)
 
+    def end(self, session: FetchSession) -> None:
+        """Its client will not use it."""
+        if self._sessions.get(session.id) is session:
+            self._end(session.id)
+
     def _end(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:

@@ -118,7 +118,7 @@ class Partition:
         self.producer_limits: ProducerLimits | None = None
         """How many of them may be known; None: any number."""
         self.snapshot_offset = Offset(-1)
-        self.waiting_fetches: dict[WaitingFetch, None] = {}
+        self.waiting_fetches: dict[WaitingFetch, int] = {}
         self.upkeep = asyncio.Lock()
         self._gone_because: AnabranchError | None = None
         self._awaiting: deque[AppendJob] = deque()

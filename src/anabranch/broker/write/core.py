@@ -36,7 +36,7 @@ class BrokerCore:
         self.workers = workers
         self.queue = AppendQueue(settings.append_queue_bytes_max)
         self.syncer = Syncer(workers, clock)
-        self.fetch_waits = FetchWaits()
+        self.fetch_waits = FetchWaits(self.schedule, settings.fetch_waiting_partitions_max)
         self.batches_total = 0
         self.bytes_in_total = 0
         self.tasks_open = 0
@@ -49,7 +49,6 @@ class BrokerCore:
         self.is_turn_open = False
         """What is handed in now is seen to at the end of this turn."""
         self._turn_due: asyncio.Handle | None = None
-        self._woken: set[Partition] = set()
         self._unsynced: set[Partition] = set()
         self._stalled: dict[Callable[[], None], None] = {}
 
@@ -92,14 +91,14 @@ class BrokerCore:
             if self.syncer.kept is not None:
                 self.syncer.sync_kept()
                 self.send_answers()
-            if self._woken:
-                woken, self._woken = self._woken, set()
-                self.fetch_waits.wake(woken)
+            if self.fetch_waits.is_behind:
+                self.fetch_waits.serve()
                 self.send_answers()
         finally:
             self.is_turn_open = False
-        if self.queue or self._woken:
-            self.another_turn()  # Those who got their answers were held up by them, and have sent more.
+        # Those who got their answers were held up by them, and have sent more; or more readers wait than a turn serves.
+        if self.queue or self.fetch_waits.is_behind:
+            self.another_turn()
 
     # --- requests that take several turns --------------------------------------------------------------------
 
@@ -221,8 +220,7 @@ class BrokerCore:
     # --- waking readers ----------------------------------------------------------------------------------------
 
     def wake_readers(self, partition: Partition) -> None:
-        self._woken.add(partition)
-        self.schedule()
+        self.fetch_waits.wake((partition,))
 
     # --- flush=interval ------------------------------------------------------------------------------------------
 

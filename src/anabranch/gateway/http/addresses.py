@@ -1,6 +1,6 @@
 """Addresses: how many connections each client address has on the HTTP port, so that none can take them all."""
 
-from anabranch.server.bound_socket import network_of
+from anabranch.broker.requests.network import network_of
 
 
 class Addresses:

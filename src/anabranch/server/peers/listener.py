@@ -15,9 +15,10 @@ import socket
 from collections import Counter
 from functools import partial
 
+from anabranch.broker.requests.network import network_of
 from anabranch.errors import PeerError
 from anabranch.server.accepting import BACKLOG, Acceptor
-from anabranch.server.bound_socket import address_of, bind, network_of
+from anabranch.server.bound_socket import address_of, bind
 from anabranch.server.peers.dialler import HANDSHAKE_SECONDS_MAX
 from anabranch.server.peers.handshake import NONCE_BYTES, Cause, HandshakeError, accept
 from anabranch.server.peers.link import PeerLink

@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.handlers.fetch import LOADED_BYTES_WHEN_SHORT, Fetch, Found
+from anabranch.broker.handlers.fetch import (
+    LOADED_BYTES_WHEN_SHORT,
+    TURNED_AWAY_THROTTLE_MS,
+    Fetch,
+    Found,
+)
 from anabranch.broker.read.fetch_sessions import FetchItem
 from anabranch.broker.read.fetch_wait import GATHER_PARTITIONS_MIN, GATHER_SECONDS_PER_PARTITION
-from anabranch.broker.requests.turns import FREE_ROWS, ROWS_PER_TURN
+from anabranch.broker.requests.turns import FREE_ROWS, LONG_OPEN_MAX, ROWS_PER_TURN
 from anabranch.broker.topics.partition import Partition
 from anabranch.record.batch import batch_spans
 from anabranch.testing.in_process_client import InProcessClient, Pending
@@ -454,3 +459,126 @@ async def test_waiting_fetch_keeps_each_partition_once() -> None:
     gc.collect()
     assert not pending.is_settled
     assert len(gc.get_objects()) - before < 1000
+
+
+MANY = FREE_ROWS + 1500
+"""More than one fetch may wait for where only 1,000 partitions are waited for."""
+
+
+async def settled(pending: Pending) -> None:
+    is_settled = asyncio.Event()
+    pending.on_settled = lambda _: is_settled.set()
+    if not pending.is_settled:
+        async with asyncio.timeout(FETCH_WAIT_SECONDS / 2):
+            await is_settled.wait()
+
+
+async def waiting(bench: Bench, count: int = 1) -> None:
+    while len(bench.core.fetch_waits.waiting) < count:
+        await turn(1)
+
+
+def items_of(client: InProcessClient, count: int, **fields: Any) -> Pending:
+    asked = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 100} for number in range(count)]
+    body = {"max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 2**20, "session_epoch": -1, **fields}
+    body |= {"topics": [{"topic": "t", "partitions": asked}] if count else [], "forgotten_topics_data": []}
+    return client.send(ApiKey.FETCH, VERSION, body)
+
+
+@in_loop
+async def test_fetch_that_finds_no_room_to_wait_keeps_nothing_of_its_partitions_and_is_answered_without_any() -> (
+    None
+):
+    bench = Bench(fetch_waiting_partitions_max=1000)
+    await bench.topic("t", partitions=MANY)
+    pending = items_of(InProcessClient(bench.broker), MANY)
+    await waiting(bench)
+    gc.collect()
+    assert (alive(FetchItem), bench.core.fetch_waits.partitions) == ([], 0)
+    await settled(pending)
+    assert rows(pending) == []
+    assert pending.body is not None
+    assert (pending.body["error_code"], pending.body["throttle_time_ms"]) == (0, TURNED_AWAY_THROTTLE_MS)
+
+
+@in_loop
+async def test_fetch_that_finds_no_room_to_wait_is_answered_with_the_records_that_are_there() -> None:
+    bench = Bench(fetch_waiting_partitions_max=1000)
+    await bench.topic("t", partitions=MANY)
+    await bench.core.append(bench.topics.partition("t", 7), batch_of())
+    pending = items_of(InProcessClient(bench.broker), MANY, min_bytes=2**19)
+    await settled(pending)
+    assert [row["partition_index"] for row in rows(pending) if batches_in(row)] == [7]
+
+
+@in_loop
+async def test_session_that_finds_no_room_at_its_beginning_is_over() -> None:
+    bench = Bench(fetch_waiting_partitions_max=1000)
+    await bench.topic("t", partitions=MANY)
+    pending = items_of(InProcessClient(bench.broker), MANY, session_epoch=0)
+    await settled(pending)
+    assert pending.body is not None
+    assert (pending.body["session_id"], len(bench.broker.fetch_sessions)) == (0, 0)
+
+
+@in_loop
+async def test_session_that_finds_no_room_later_goes_on() -> None:
+    bench = Bench(fetch_waiting_partitions_max=1000)
+    await bench.topic("t", partitions=MANY)
+    client = InProcessClient(bench.broker)
+    opening = items_of(client, MANY, session_epoch=0, max_wait_ms=0)
+    await settled(opening)
+    assert opening.body is not None
+    session_id = opening.body["session_id"]
+    quiet = items_of(client, 0, session_id=session_id, session_epoch=1)
+    await settled(quiet)
+    assert quiet.body is not None
+    assert (rows(quiet), quiet.body["session_id"], quiet.body["throttle_time_ms"]) == ([], session_id, 0)
+    await bench.core.append(bench.topics.partition("t", 7), batch_of())
+    later = items_of(client, 0, session_id=session_id, session_epoch=2)
+    await settled(later)
+    assert [row["partition_index"] for row in rows(later)] == [7]
+
+
+@in_loop
+async def test_waiting_fetch_keeps_nothing_found_at_partitions_without_news() -> None:
+    bench = Bench()
+    await bench.topic("t", partitions=100)
+    items_of(InProcessClient(bench.broker), 100)
+    await waiting(bench)
+    assert not alive(Found)
+
+
+@in_loop
+async def test_fetch_of_many_partitions_whose_client_leaves_is_freed_without_a_search_for_garbage() -> None:
+    bench = Bench()
+    await bench.topic("t", partitions=MANY)
+    client = InProcessClient(bench.broker)
+    items_of(client, MANY)
+    await waiting(bench)
+    gc.collect()
+    gc.disable()
+    try:
+        client.hang_up()
+        await turn()
+        assert not alive(FetchItem)
+        assert not any(partition.waiting_fetches for partition in bench.broker.partitions())
+    finally:
+        gc.enable()
+
+
+@in_loop
+async def test_few_fetches_of_many_partitions_are_in_memory_before_they_may_wait() -> None:
+    bench = Bench()
+    await bench.topic("t", partitions=MANY)
+    clients = [InProcessClient(bench.broker) for _ in range(20)]
+    for client in clients:
+        items_of(client, MANY)
+    most, waits = 0, bench.core.fetch_waits
+    while len(waits.waiting) < len(clients):
+        await turn(1)
+        most = max(most, len(alive(Fetch)) - len(waits.waiting))
+    assert most <= LONG_OPEN_MAX + 1
+    for client in clients:
+        client.hang_up()
+    await turn()
