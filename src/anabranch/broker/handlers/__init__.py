@@ -62,6 +62,7 @@ from anabranch.broker.handlers import (
 )
 from anabranch.broker.handlers.answers import refused
 from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.network import network_of
 from anabranch.broker.requests.partial_answers import (
     ADDED_PARTITIONS,
     CONFIGS,
@@ -261,7 +262,7 @@ async def _in_turn(broker: "Broker", call: Call, api: Api, rows: int) -> Body | 
     turns, api_key = broker.turns, call.header.api_key
     lease: Lease | None = None
     try:
-        async with turns.slot(api_key):
+        async with turns.slots(api_key).held(network_of(call.client.host)):
             if api.raw is None and api_key not in WAIT_FOR_CLIENTS and not isgeneratorfunction(api.handle):
                 lease = await turns.lease()
             await turns.wait(rows)

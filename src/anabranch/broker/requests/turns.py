@@ -8,14 +8,15 @@ that a request of a few rows does not wait behind long ones: only behind other f
 at once, and then in the order in which they came.
 
 Decoded requests take many times the memory of their bytes. Of each API only `LONG_OPEN_MAX` long requests are decoded
-at a time; the others wait as bytes, which the connections' memory budget counts.
+at a time; the others wait as bytes, which the connections' memory budget counts, and addresses take turns.
 
 Everything here runs on the loop's thread and knows no clock: the simulator and the tests see the same turns.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 Body = dict[str, Any]
@@ -52,7 +53,7 @@ class Turns:
         self._first: deque[Callable[[], int]] = deque()
         """The first rows of requests that came when this turn had no more for that; each says how many it was."""
         self._is_renewal_due = False
-        self._slots: dict[int, asyncio.Semaphore] = {}
+        self._slots: dict[int, Slots] = {}
         self._carried = asyncio.Semaphore(CARRIED_OPEN_MAX)
         self._leases: dict[asyncio.Task[Any] | None, Lease] = {}
         self.rows_max = 0
@@ -195,12 +196,12 @@ class Turns:
         except StopIteration as ended:
             return cast(Body, ended.value)
 
-    def slot(self, api_key: int) -> asyncio.Semaphore:
+    def slots(self, api_key: int) -> "Slots":
         """The right to have a long request of this API decoded."""
-        slot = self._slots.get(api_key)
-        if slot is None:
-            slot = self._slots[api_key] = asyncio.Semaphore(LONG_OPEN_MAX)
-        return slot
+        slots = self._slots.get(api_key)
+        if slots is None:
+            slots = self._slots[api_key] = Slots(LONG_OPEN_MAX)
+        return slots
 
     def works(self) -> None:
         """The running task has got on with its rows."""
@@ -212,6 +213,47 @@ class Turns:
         """The right to carry out a long request that may have to wait for others than the loop."""
         await self._carried.acquire()
         return Lease(self._carried, self._leases)
+
+
+class Slots:
+    """A semaphore whose line is one for each address: they take turns, first come, first served within one, so that a
+    thousand connections from one address do not keep another address waiting."""
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @asynccontextmanager
+    async def held(self, address: str) -> AsyncIterator[None]:
+        await self._acquire(address)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _acquire(self, address: str) -> None:
+        if self.free and not self._lines:
+            self.free -= 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(address, deque()).append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():  # It was granted at the same moment.
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        self.free += 1
+        while self.free and self._lines:
+            address, line = self._lines.popitem(last=False)
+            waiter = line.popleft()
+            if line:
+                self._lines[address] = line
+            if not waiter.done():  # Else its client is gone.
+                self.free -= 1
+                waiter.set_result(None)
 
 
 class Lease:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -229,10 +230,50 @@ def test_rows_are_given_in_order_of_arrival() -> None:
 
 def test_slots_of_one_api_are_not_those_of_another() -> None:
     async def work(turns: Turns) -> None:
-        for _ in range(LONG_OPEN_MAX):
-            await turns.slot(1).acquire()
-        assert turns.slot(1).locked()
-        assert not turns.slot(2).locked()
+        async with AsyncExitStack() as stack:
+            for _ in range(LONG_OPEN_MAX):
+                await stack.enter_async_context(turns.slots(1).held("here"))
+            assert turns.slots(1).free == 0
+            assert turns.slots(2).free == LONG_OPEN_MAX
+        assert turns.slots(1).free == LONG_OPEN_MAX
+
+    run(work)
+
+
+def test_addresses_take_turns_for_the_slots_of_an_api() -> None:
+    async def work(turns: Turns) -> None:
+        slots, begun = turns.slots(1), []
+
+        async def long(address: str, number: int) -> None:
+            async with slots.held(address):
+                begun.append((address, number))
+                await asyncio.sleep(0)
+
+        floods = [asyncio.ensure_future(long("flood", number)) for number in range(LONG_OPEN_MAX + 3)]
+        await asyncio.sleep(0)
+        other = asyncio.ensure_future(long("other", 0))
+        await asyncio.gather(*floods, other)
+        assert begun.index(("other", 0)) <= LONG_OPEN_MAX + 1
+        assert [number for address, number in begun if address == "flood"] == list(range(len(floods)))
+        assert slots.free == LONG_OPEN_MAX
+
+    run(work)
+
+
+def test_who_is_gone_from_the_line_for_a_slot_keeps_none() -> None:
+    async def work(turns: Turns) -> None:
+        slots = turns.slots(1)
+
+        async def long() -> None:
+            async with slots.held("here"):
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.ensure_future(long()) for _ in range(3 * LONG_OPEN_MAX)]
+        await asyncio.sleep(0)
+        for task in tasks[1::2]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert slots.free == LONG_OPEN_MAX
 
     run(work)
 
