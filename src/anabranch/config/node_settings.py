@@ -354,7 +354,7 @@ class NodeSettings:
         low=1000,
     )
     fetch_waiting_partitions_max: int = whole(
-        250_000,
+        100_000,
         "Partitions that all Fetch requests wait for together, the first 32 of each not counted, at about 300 bytes "
         "each. Beyond, the address that waits for most is answered early: with the records that are there, or after "
         "half a second with none.",
