@@ -40,9 +40,9 @@ ROWS_PER_TURN = 500
 """For the fetches of either line that are tried in one turn. A row costs 2 to 20 microseconds."""
 ROWS_PER_TRY = 4
 """What a try costs besides its partitions."""
-WAKES_PER_TURN = 20_000
+WAKES_PER_TURN = 5_000
 """Fetches, at one partition each, that one turn tells of news. One costs less than a microsecond."""
-LEAVES_PER_TURN = 20_000
+LEAVES_PER_TURN = 5_000
 """Partitions that fetches whose clients are gone leave in one turn; the same."""
 
 

@@ -3,7 +3,7 @@ loop, and how long the answer is. `make hostile` measures the same requests on r
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +14,14 @@ from anabranch.broker.requests.call import Call, Piece
 from anabranch.broker.requests.turns import Turns
 from anabranch.errors import AnabranchError
 from anabranch.record.builder import BatchBuilder
+from anabranch.testing.in_process_client import InProcessClient, Pending
 from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import encode_request
+from anabranch.wire.error_codes import ErrorCode
 from anabranch.wire.header import parse_request_header, request_header
 from hostile.kafka_requests import Hostile, Sizes, World, worst_requests
-from support.broker_bench import Bench, in_loop
+from support.broker_bench import Bench, in_loop, turn
 
 ELEMENTS = 4000
 SIZES = Sizes(read=ELEMENTS - 100, beyond=ELEMENTS + 1000, tags_beyond=ELEMENTS + 1000, frame_bytes=2**20)
@@ -53,15 +55,16 @@ class Asker:
 
 
 class Work:
-    """Calls of functions."""
+    """Calls of functions; `with_builtins`: those of Python's own too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_builtins: bool = False) -> None:
         self.calls = 0
+        self._counted = ("call", "c_call") if with_builtins else ("call",)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
         def count(frame: object, event: str, argument: object) -> None:
-            if event == "call":
+            if event in self._counted:
                 self.calls += 1
 
         sys.setprofile(count)
@@ -140,6 +143,74 @@ def test_partitions_of_a_wide_topic_are_counted(api_key: ApiKey) -> None:
         assert many < max(CALLS_PER_TURN_MAX, 1.1 * some)
 
     body()
+
+
+WAITING_PARTITIONS, WAITING_CLIENTS = 500, 200
+
+
+async def fetches_that_wait(bench: Bench) -> tuple[list[InProcessClient], list[Pending]]:
+    """Of all partitions of one topic, as many as are waited for at once."""
+    await bench.topic("wide", partitions=WAITING_PARTITIONS)
+    asked = [{"partition": number, "partition_max_bytes": 100} for number in range(WAITING_PARTITIONS)]
+    body = {"max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 2**20, "session_epoch": -1}
+    body |= {"topics": [{"topic": "wide", "partitions": asked}], "forgotten_topics_data": []}
+    clients = [InProcessClient(bench.broker) for _ in range(WAITING_CLIENTS)]
+    pendings = [client.send(ApiKey.FETCH, 12, body) for client in clients]
+    while len(bench.core.fetch_waits.waiting) < WAITING_CLIENTS:
+        await turn(1)
+    return clients, pendings
+
+
+def rows_of(pending: Pending) -> list[dict[str, Any]]:
+    assert pending.body is not None
+    return [row for topic in pending.body["responses"] for row in topic["partitions"]]
+
+
+async def most_calls_until(is_done: Callable[[], bool], begin: Callable[[], None]) -> int:
+    """Of all turns after this beginning."""
+    work, most = Work(with_builtins=True), 0
+    with work.counted():
+        begin()
+        for _ in range(TURNS_MAX):
+            most, work.calls = max(most, work.calls), 0
+            if is_done():
+                return most
+            await asyncio.sleep(0)
+    raise AssertionError(f"this is not done in {TURNS_MAX} turns")
+
+
+@in_loop
+async def test_fetches_that_the_end_of_a_topic_wakes_are_answered_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*args: Any) -> None:
+        """The folders of a disk in memory are moved by work that a disk does not cost."""
+
+    bench = Bench()
+    monkeypatch.setattr(bench.topics.kept, "discard", nothing)
+    _, pendings = await fetches_that_wait(bench)
+    most = await most_calls_until(
+        lambda: all(pending.is_settled for pending in pendings),
+        lambda: bench.topics._remove(bench.topics.known("wide")),
+    )
+    assert most <= CALLS_PER_TURN_MAX
+    for pending in pendings:
+        assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in {row["error_code"] for row in rows_of(pending)}
+
+
+@in_loop
+async def test_fetches_whose_clients_hang_up_together_leave_in_turns() -> None:
+    bench = Bench()
+    clients, _ = await fetches_that_wait(bench)
+
+    def hang_up() -> None:
+        for client in clients:
+            client.hang_up()
+
+    def gone() -> bool:
+        return not any(partition.waiting_fetches for partition in bench.broker.partitions())
+
+    assert await most_calls_until(gone, hang_up) <= CALLS_PER_TURN_MAX
 
 
 SMALL_BATCHES, LOOKUPS = 12_000, 10
