@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from anabranch.broker.ring.driver import Effects
+from anabranch.broker.ring.driver import RingDriver
 from anabranch.broker.ring.replicas import Replicas
 from anabranch.cluster.metadata.rows import Placement
 from anabranch.cluster.raft.leader_progress import Reign
@@ -186,15 +186,15 @@ def everybody_loses_power() -> None:
 
 
 def acknowledged_before_the_sync(patch: Patch) -> None:
-    carry_out = Effects._carry_out
+    carry_out = RingDriver._carry_out
 
-    def hasty(self: Effects, effect: Effect) -> None:
+    def hasty(self: RingDriver, effect: Effect) -> None:
         if isinstance(effect, Sync):
             self._events.appendleft(FlushFinished(effect.end))
         else:
             carry_out(self, effect)
 
-    patch.setattr(Effects, "_carry_out", hasty)
+    patch.setattr(RingDriver, "_carry_out", hasty)
 
 
 SCHEDULES: list[tuple[Callable[[], None], Callable[[Patch], None]]] = [

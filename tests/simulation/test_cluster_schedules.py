@@ -1,5 +1,6 @@
 """What seeds of whole clusters have found, as schedules."""
 
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.testing.simulation.cluster_simulator import ClusterSimulator
 from anabranch.testing.simulation.simulator import produce_request
 from anabranch.values import BrokerId, TopicPartition
@@ -30,8 +31,8 @@ def test_a_new_disk_is_named_before_anybody_counts_on_it() -> None:
             partition = sim.broker(3).topics.find_partition("t", 0)
             return (
                 partition is not None
-                and partition.ring is not None
-                and partition.ring.mode.replica.kept.is_trusted
+                and (ring := ring_driver(partition)) is not None
+                and ring.mode.replica.kept.is_trusted
             )
 
         sim.run_until(is_trusted)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.object.archived_prefix import Past
+from anabranch.broker.object.archived_prefix import StoredPrefix
 from anabranch.broker.object.mode_changes import Bringing
 from anabranch.broker.topics.partition_opener import PartitionOpener
 from anabranch.broker.topics.topics import Topics
@@ -85,7 +85,7 @@ def test_producers_that_stay_behind_write_twice(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_producers_that_are_forgotten_on_the_way_back_write_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Past, "producers", lambda self: {})
+    monkeypatch.setattr(StoredPrefix, "producers", lambda self: {})
     with pytest.raises(AssertionError):
         there_and_back()
 

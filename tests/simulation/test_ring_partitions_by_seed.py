@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from anabranch.broker.ring.driver import ring_driver
 from support.ring_brokers import RingBrokers
 
 SEEDS = 24
@@ -50,7 +51,7 @@ class Trouble:
         brokers = self.world.brokers.values()
         if all(one.is_alive for one in brokers):
             trusted = all(
-                one.mode.replica.kept.is_trusted and not one.partition.ring.is_busy for one in brokers
+                one.mode.replica.kept.is_trusted and not ring_driver(one.partition).is_busy for one in brokers
             )
             lose_power = trusted and self.chance.random() < 0.5
             self.world.stop(self.chance.choice(self.world.ids), lose_power=lose_power)
@@ -99,7 +100,7 @@ class Trouble:
         world.produced([b"the last"])
         world.run(1500)
         world.check_equal()
-        assert len({one.partition.generations for one in world.brokers.values()}) == 1
+        assert len({one.mode.generations for one in world.brokers.values()}) == 1
 
 
 def _spoil(data: bytearray) -> None:

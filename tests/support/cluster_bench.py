@@ -5,8 +5,10 @@ from typing import Any
 
 from anabranch.broker.coordination.groups.coordinator import GroupCoordinator
 from anabranch.broker.coordination.offsets_topic import OffsetsTopic
+from anabranch.broker.topics.driver import SoloDriver
 from anabranch.broker.topics.partition import Partition
 from anabranch.coordination.groups.settings import GroupSettings
+from anabranch.errors import AnabranchError, NotOwnerError
 from anabranch.modes.mode import Effect, Event, Publish
 from anabranch.values import BrokerId, Generation, Offset
 from support.broker_bench import Bench
@@ -35,6 +37,18 @@ class SteeredMode:
         return {"mode": "steered"}
 
 
+class SteeredDriver(SoloDriver):
+    """Of a partition that another broker may have taken over."""
+
+    def __init__(self, partition: Partition, mode: SteeredMode, me: BrokerId) -> None:
+        super().__init__(partition)
+        self._mode = mode
+        self._me = me
+
+    def refusal(self) -> AnabranchError | None:
+        return None if self._mode.leader == self._me else NotOwnerError("Another broker leads it.")
+
+
 class ClusterBench(Bench):
     """One broker of a cluster, with the offsets topic made if `partitions` says so."""
 
@@ -42,7 +56,7 @@ class ClusterBench(Bench):
         super().__init__(**settings)
         broker = self.broker
         broker.is_alone = False
-        broker.offsets_topic = OffsetsTopic(self.core, self.topics, broker.check_writable, is_alone=False)
+        broker.offsets_topic = OffsetsTopic(self.core, self.topics, is_alone=False)
         broker.groups = GroupCoordinator(
             broker.offsets_topic.append,
             self.clock,
@@ -61,10 +75,11 @@ class ClusterBench(Bench):
         """From now on records of this partition are safe when `publish` says so."""
         mode = SteeredMode(BrokerId(self.broker.id), partition.high_watermark)
         partition.mode = mode
+        partition.driver = SteeredDriver(partition, mode, BrokerId(self.broker.id))
         return mode
 
     def publish(self, partition: Partition) -> None:
-        partition._carry_out([Publish(partition.log.end_offset)])
+        partition.carry_out([Publish(partition.log.end_offset)])
 
     def lead(self, partition: Partition, generation: int = 1) -> None:
         self.offsets_topic.on_leadership(partition, True, Generation(generation))

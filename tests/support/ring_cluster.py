@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.broker.topics.partition import Partition
 from anabranch.record.builder import BatchBuilder
 from anabranch.wire.api_keys import ApiKey
@@ -34,7 +35,7 @@ class RingCluster(BrokerCluster):
         """Who leads its partition, may write, and knows what is safe."""
         for broker_id in self.lives:
             partition = self.broker(broker_id).topics.find_partition(name, 0)
-            ring = partition.ring if partition is not None else None
+            ring = ring_driver(partition) if partition is not None else None
             if ring is not None and ring.mode.may_write and ring.mode.is_settled:
                 return broker_id
         return None

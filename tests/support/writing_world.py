@@ -74,6 +74,10 @@ def in_writing_world(
     return world
 
 
+def no_remote_reads(*_: Any) -> Any:
+    raise AssertionError("nothing is fetched here")
+
+
 class FaultyStore(MemoryStore):
     """Slow, and at times refuses, hangs, or does what it was asked without saying so."""
 
@@ -197,6 +201,7 @@ class WritingBroker:
                 self.table,
                 broker_id=self.id,
                 writing=self.writing,
+                begin_reads=no_remote_reads,
                 on_publish=lambda partition: None,
                 finish=self.core.finish,
                 finished=self.core.finished,

@@ -39,26 +39,22 @@ from anabranch.errors import (
     AnabranchError,
     CoordinatorNotAvailableError,
     CorruptDataError,
-    FencedGenerationError,
-    FencedLogError,
     NotControllerError,
-    NotOwnerError,
     PeerError,
     StorageError,
-    UnknownGenerationError,
 )
 from anabranch.log.disk.files import Files
 from anabranch.values import BrokerId, Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.branch.branches import BranchTopics
-    from anabranch.broker.object.archived_prefix import Past
     from anabranch.broker.object.objects import Objects
     from anabranch.broker.peers.peering import Peering
     from anabranch.broker.peers.peers import Peers
     from anabranch.broker.requests.forwarding import Forwarding
     from anabranch.broker.requests.routing import Routing
     from anabranch.broker.ring.replicas import Replicas
+    from anabranch.broker.topics.archived_prefix import ArchivedPrefix
     from anabranch.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -134,7 +130,7 @@ class Broker:
         if self.store is not None:
             self.objects = self._keep_objects(self.store)
         self.opener.open_object = self._open_object
-        self.opener.past_of = self._past_of
+        self.opener.prefix_of = self._prefix_of
         self.opener.need_branches = self._need_branches
         self.leaders = Leaders(self.metadata, self._own_leader, self.orchestrator.is_available)
         self.topics = Topics(
@@ -148,7 +144,7 @@ class Broker:
         self.opener.producer_limits.partitions = self.topics.partitions
         self.topics.make = self.forwarding.make_topic if self.forwarding else partial(make_topic, self)
         self.producer_ids = ProducerIds(self.metadata, self.peers)
-        self.offsets_topic = OffsetsTopic(self.core, self.topics, self.check_writable, is_alone=self.is_alone)
+        self.offsets_topic = OffsetsTopic(self.core, self.topics, is_alone=self.is_alone)
         self.groups = GroupCoordinator(
             self.offsets_topic.append,
             self.clock,
@@ -197,10 +193,12 @@ class Broker:
             )
         return open_partition(self, partition_id, topic_id, settings)
 
-    def _past_of(self, partition_id: TopicPartition, topic_id: uuid.UUID, floor: Offset) -> "Past":
-        from anabranch.broker.object.archived_prefix import past_of
+    def _prefix_of(
+        self, partition_id: TopicPartition, topic_id: uuid.UUID, floor: Offset
+    ) -> "ArchivedPrefix":
+        from anabranch.broker.object.archived_prefix import prefix_of
 
-        return past_of(self, partition_id, (topic_id, partition_id.partition), floor)
+        return prefix_of(self, partition_id, (topic_id, partition_id.partition), floor)
 
     def _need_branches(self) -> None:
         if self.branches is None:
@@ -357,28 +355,6 @@ class Broker:
         listens = self.bound if self.peers is not None and self.bound else host_and_port(self.settings.listen)
         return self._advertised or listens
 
-    def check_writable(self, partition: Partition) -> None:
-        refusal = partition.ring.refusal() if partition.ring is not None else None
-        if refusal is not None:
-            raise refusal
-        if partition.mode.writer() != self.id:
-            raise NotOwnerError(f"This broker may not write {partition.id} now.")
-        if not partition.is_object and partition.log.fenced:
-            raise FencedLogError(f"{partition.id} takes no writes until a restart: a sync failed.")
-
-    def check_generation(self, partition: Partition, generation: int) -> None:
-        """A client that knows its partition's generation must know the present one. Of a branch there is none, and
-        whatever a client says (librdkafka: 0) is right."""
-        if generation < 0 or generation == partition.generation or partition.is_branch:
-            return
-        if generation < partition.generation:
-            raise FencedGenerationError(
-                f"{partition.id} is at generation {partition.generation}, not {generation}."
-            )
-        raise UnknownGenerationError(
-            f"{partition.id} is at generation {partition.generation}, not yet {generation}."
-        )
-
     def note_read_error(self, partition: Partition, error: AnabranchError) -> None:
         if isinstance(error, CorruptDataError):
             self.corrupt_reads_total += 1
@@ -396,15 +372,14 @@ class Broker:
         if partition.is_branch:
             assert self.branches is not None
             await self.branches.delete_records(partition, offset)
-            past = partition.past
-            if past is not None and partition.log.start_offset <= past.floor:
+            if partition.log.start_offset <= partition.archived.floor:
                 # Else a row says it, on any side of a split, and the object store follows when retention runs.
-                await self.delete_stored(partition, min(offset, past.floor))
+                await self.delete_stored(partition, min(offset, partition.archived.floor))
             return
         if offset > partition.log.start_offset:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))
-        if partition.past is not None or partition.leaves_for_store or partition.is_gone:
+        if partition.archived.exists or partition.leaves_for_store or partition.is_gone:
             await self.delete_stored(partition, offset)
 
     async def delete_stored(self, partition: Partition, offset: Offset) -> None:

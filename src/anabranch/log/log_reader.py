@@ -14,6 +14,8 @@ from anabranch.log.settings import LogConfig
 from anabranch.record.batch import BatchHeader
 from anabranch.values import Offset, is_other_lane
 
+BYTES_WITHOUT_LIMIT = 2**62
+
 
 class LogReader:
     def __init__(self, folder: str, config: LogConfig, segments: list[Segment]) -> None:
@@ -55,6 +57,15 @@ class LogReader:
             return self._slice(start, bytes_max, min(upto, self.end_offset), whole_first)
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def is_cut(self, start: Offset, part: Slice, upto: Offset) -> bool:
+        """Whether more follows `part`, a slice from `start` on, and could be read: a slice ends with its file."""
+        last = self.segments[-1]
+        if not last.published_bytes and len(self.segments) > 1:
+            last = self.segments[-2]  # Nothing was written since that one was sealed.
+        if part.file is not last.file and upto > last.base_offset:
+            return True
+        return self.slice(start, BYTES_WITHOUT_LIMIT, upto).count > part.count
 
     def _slice(self, start: Offset, bytes_max: int, upto: Offset, whole_first: bool) -> Slice:
         number = max(0, bisect_right(self._bases, start) - 1)

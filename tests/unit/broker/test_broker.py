@@ -8,7 +8,7 @@ import pytest
 from anabranch.broker.coordination import offsets_topic
 from anabranch.broker.coordination.groups.shard import Shard
 from anabranch.broker.coordination.offsets_topic import OffsetsTopic
-from anabranch.errors import FencedGenerationError, NotOwnerError, StorageError, UnknownGenerationError
+from anabranch.errors import FencedGenerationError, StorageError, UnknownGenerationError
 from anabranch.testing.fakes.disk import Operation
 from anabranch.values import Offset
 from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
@@ -117,22 +117,12 @@ async def test_generation_of_a_client_is_compared_with_ours() -> None:
     bench = Bench()
     partition = await bench.topic("t")
     partition.generation = 3
-    bench.broker.check_generation(partition, -1)
-    bench.broker.check_generation(partition, 3)
+    partition.check_generation(-1)
+    partition.check_generation(3)
     with pytest.raises(FencedGenerationError):
-        bench.broker.check_generation(partition, 2)
+        partition.check_generation(2)
     with pytest.raises(UnknownGenerationError):
-        bench.broker.check_generation(partition, 4)
-
-
-@in_loop
-async def test_partition_that_somebody_else_writes_is_refused() -> None:
-    bench = Bench()
-    partition = await bench.topic("t")
-    bench.broker.check_writable(partition)
-    bench.broker.id = 9
-    with pytest.raises(NotOwnerError):
-        bench.broker.check_writable(partition)
+        partition.check_generation(4)
 
 
 @in_loop

@@ -163,6 +163,7 @@ class BranchTopics:
             sync_first=broker.settings.flush == "always",
             is_alone=broker.is_alone,
             branched_view=placement.view,
+            generation_before=lambda: self._generation_before(partition),
             request_sync=core.syncer.request_in_turn,
             on_publish=core.wake_readers,
             finish=core.finish,
@@ -170,12 +171,18 @@ class BranchTopics:
         )
         partition.producer_limits = opener.producer_limits
         if placement.floor:
-            partition.past = opener.past_of(partition_id, topic_id, placement.floor)
+            partition.archived = opener.prefix_of(partition_id, topic_id, placement.floor)
         partition.on_scarce = self._renew_soon
         partition.on_fenced = self._fenced
         if not partition.view.is_synced:
             opener.unsynced.append(partition)
         return partition
+
+    def _generation_before(self, partition: BranchPartition) -> int:
+        broker = self._broker
+        if partition.topic_id not in broker.metadata.table.topics_by_id:
+            return -1
+        return broker.leaders.of(partition.topic_id, partition.id.partition).generation
 
     def recovery_marks(self) -> dict[str, RecoveryMark]:
         """Of what is no partition."""

@@ -42,6 +42,7 @@ from anabranch.record.batch import BatchHeader
 from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.broker.read.reading import Reading
     from anabranch.log.log import Log
 
 logger = logging.getLogger(__name__)
@@ -51,8 +52,14 @@ ROOM_MIN = 2**28
 ROOM_SCARCE = 2**29
 """With fewer than these left it is time for another lane."""
 NO_SNAPSHOT = Offset(-1)
+NOTHING_CUT = 2**63 - 1
 FOLLOWED_RECORDS = 10_000
 """So many more, and it is written down who has sent them: whoever takes over reads no more than about these."""
+
+
+def _no_generation_before() -> int:
+    """It has always had branches."""
+    return -1
 
 
 class BranchPartition(Partition):
@@ -60,6 +67,7 @@ class BranchPartition(Partition):
         "_clock",
         "_files",
         "_followed_end",
+        "_generation_before",
         "_snapshots",
         "_workers",
         "branched_view",
@@ -96,13 +104,14 @@ class BranchPartition(Partition):
         sync_first: bool,
         is_alone: bool,
         branched_view: int = 0,
+        generation_before: Callable[[], int] = _no_generation_before,
         request_sync: Callable[[Partition], None],
         on_publish: Callable[[Partition], None],
         finish: Callable[[AppendJob], None],
         finished: Callable[[int], None],
     ) -> None:
         """`is_alone`: there are no other brokers, so nobody else can have written or copied anything; `branched_view`:
-        in which it went over to branches."""
+        in which it went over to branches; `generation_before`: the last one of before that."""
         self.branched_view = branched_view
         self.key = topic_id, partition_id.partition
         self.lanes = lanes
@@ -123,6 +132,7 @@ class BranchPartition(Partition):
         """Told when the disk has failed this reign: nothing can be written to its lane any more."""
         self.switching: asyncio.Lock = asyncio.Lock()
         """Held by whoever begins or ends a reign, or adopts another line."""
+        self._generation_before = generation_before
         self._files = files
         self._snapshots = LaneSnapshots(files, lanes.folder)
         self._followed_end = NO_SNAPSHOT
@@ -245,7 +255,7 @@ class BranchPartition(Partition):
 
     def follow(self, safe: Offset) -> None:
         """Another broker reigns, and says what is safe of its line, which is ours."""
-        self._carry_out(self.mode.follow(min(safe, self.log.end_offset)))
+        self.carry_out(self.mode.follow(min(safe, self.log.end_offset)))
 
     def refresh(self, rows: Sequence[BranchRow]) -> None:
         """Rows of this partition have come."""
@@ -255,6 +265,19 @@ class BranchPartition(Partition):
     @property
     def readable_end(self) -> Offset:
         return self._below_floor(self.view.readable_end(self.high_watermark))
+
+    def may_come(self, offset: Offset, reading: "Reading") -> bool:
+        """Nobody here knows what comes on other sides of a split: what lies beyond the line is waited for."""
+        return offset > self.log.end_offset
+
+    def generation_end(self, generation: int) -> tuple[int, int] | None:
+        """What was read before the topic had branches was never cut."""
+        if 0 <= generation <= self._generation_before():
+            return generation, NOTHING_CUT
+        return super().generation_end(generation)
+
+    def check_generation(self, generation: int) -> None:
+        """There is none, and whatever a client says (librdkafka: 0) is right."""
 
     # --- reigns --------------------------------------------------------------------------------------------------
 
@@ -298,7 +321,7 @@ class BranchPartition(Partition):
         self.producers = producers
         if self.producer_limits is not None:
             self.producer_limits.shorten(self)
-        self._carry_out(self.mode.begin(row.new_start, log.end_offset, copies))
+        self.carry_out(self.mode.begin(row.new_start, log.end_offset, copies))
         self._renew_limits()
         self.wake()
 
@@ -317,7 +340,7 @@ class BranchPartition(Partition):
             self._renew_limits()
             try:
                 end = await in_heavy_worker(self._workers, log.sync)
-                self._carry_out(self.mode.step(FlushFinished(end), self._clock.wall_ms()))
+                self.carry_out(self.mode.step(FlushFinished(end), self._clock.wall_ms()))
                 await self.tube.add([sealed(self.key, Tip(lane, end), self._clock.wall_ms())])
             finally:
                 self.mode.end()
@@ -356,8 +379,7 @@ class BranchPartition(Partition):
         table = LaneProducers(
             last.sources_end, self._clock.monotonic_ms, seams=sorted(seams), is_alone=self.is_alone
         )
-        if self.past is not None:
-            table.producers.update(self.past.producers_below())
+        table.producers.update(self.archived.producers_below())
         snapshot, start = self._snapshots.newest(line), NO_SNAPSHOT
         if snapshot is not None:
             table.restore(snapshot, now_ms)
@@ -463,12 +485,12 @@ class BranchPartition(Partition):
 
     def count_copies(self, copies: Sequence[BrokerId]) -> None:
         """Who is to have a record before it is safe, besides this broker."""
-        self._carry_out(self.mode.count(copies))
+        self.carry_out(self.mode.count(copies))
         self._renew_limits()
 
     def copy_synced(self, broker: BrokerId, end: Offset) -> None:
         """A copy has the line of this reign on its disk up to `end`."""
-        self._carry_out(self.mode.heard(broker, end))
+        self.carry_out(self.mode.heard(broker, end))
 
     def synced(self, end: Offset, now_ms: int) -> None:
         """The sync of an earlier reign says nothing of this one; it lies below its lane."""

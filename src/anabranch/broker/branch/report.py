@@ -64,10 +64,9 @@ def describe(
 def stored_line(partition: BranchPartition | BranchView, start: Offset = START) -> Line:
     """Where there are records in the object store, below every branch, from `start` on. Each is of the lane that its
     number says."""
-    past = partition.past
-    if past is None or partition.log.start_offset > past.floor:
+    if partition.log.start_offset > partition.archived.floor:
         return ()
-    return tuple(Span(lane_of(first), first, end) for first, end in past.runs(start))
+    return tuple(Span(lane_of(first), first, end) for first, end in partition.archived.runs(start))
 
 
 def served_line(gaps: LaneGaps, partition: BranchPartition | BranchView) -> Line:

@@ -17,6 +17,7 @@ from uuid import UUID, uuid5
 from anabranch.broker.branch.line_view import NO_GENERATION, BranchLog
 from anabranch.broker.branch.partition import BranchPartition
 from anabranch.broker.read.fetch_wait import WaitingFetch
+from anabranch.broker.topics.archived_prefix import NOTHING_ARCHIVED, ArchivedPrefix
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.topics.topics import TopicState
 from anabranch.broker.write.append_queue import AppendJob
@@ -28,7 +29,7 @@ from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.object.archived_prefix import Past
+    from anabranch.broker.read.reading import Reading
     from anabranch.broker.topics.topics import TopicKey
     from anabranch.log.log import Log
 
@@ -116,17 +117,23 @@ class BranchView(Partition):
         """It follows from others."""
 
     @property
-    def past(self) -> "Past | None":
+    def archived(self) -> ArchivedPrefix:
         """What lies in the object store is below every branch."""
-        return self.base.past if self.lane != NO_LANE else None
+        return self.base.archived if self.lane != NO_LANE else NOTHING_ARCHIVED
 
-    @past.setter
-    def past(self, past: "Past | None") -> None:
+    @archived.setter
+    def archived(self, archived: ArchivedPrefix) -> None:
         """It follows from others."""
 
     @property
     def readable_end(self) -> Offset:
         return self._below_floor(self.view.readable_end(self.high_watermark))
+
+    def may_come(self, offset: Offset, reading: "Reading") -> bool:
+        return self.base.may_come(offset, reading)
+
+    def check_generation(self, generation: int) -> None:
+        """As of the partition it is a branch of."""
 
     @property
     def is_gone(self) -> bool:

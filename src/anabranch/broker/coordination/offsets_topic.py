@@ -12,7 +12,7 @@ leaves nothing, when the partition is given up meanwhile.
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from anabranch.broker.coordination.groups.coordinator import GroupCoordinator
 from anabranch.broker.coordination.groups.coordinator_base import THE_ONLY_SHARD
@@ -52,13 +52,11 @@ class OffsetsTopic:
         self,
         core: BrokerCore,
         topics: Topics,
-        check_writable: Callable[[Partition], None] = lambda partition: None,
         *,
         is_alone: bool = True,
     ) -> None:
         self._core = core
         self._topics = topics
-        self._check_writable = check_writable
         self._is_alone = is_alone
         self._coordinator: GroupCoordinator | None = None
         self._loads: dict[int, asyncio.Task[None]] = {}
@@ -94,7 +92,7 @@ class OffsetsTopic:
         try:
             index = index_of(group_id, state)
             partition = self._topics.partition(OFFSETS_TOPIC, index)
-            self._check_writable(partition)
+            partition.check_writable()
             batch = self._batch(records)
             await self._noted(index, self._core.append(partition, batch, deadline_ms=self._deadline_ms()))
         except (NotOwnerError, FencedGenerationError) as error:

@@ -8,20 +8,21 @@ which one has news: all of them are looked at when a fetch begins and when its t
 published to when it is woken in between. Without transactions the last stable offset is the high watermark, so both
 isolation levels see the same. Only a partition's leader serves it; others say who that is. A reader whose last record
 is of a generation that ended earlier here is told where (the diverging epoch). Between the high watermark, which a new
-leader has to find out, and the end it is empty. What lies in the object store and is not in a cache is waited for like
-records to come (`fetch_loads.py`). While a fetch waits, only partitions with something to tell cost more than their
-entry; a fetch for which there is no room (`fetch.waiting.partitions.max`) is answered without partitions, as clients
-know it from brokers that throttle them. Left out: reading from followers.
+leader has to find out, and the end it is empty. What is not on this broker and has to come first is waited for like
+records to come (`broker/read/reading.py`). While a fetch waits, only partitions with something to tell cost more than
+their entry; a fetch for which there is no room (`fetch.waiting.partitions.max`) is answered without partitions, as
+clients know it from brokers that throttle them. Left out: reading from followers.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.leader_hints import LeaderHints
 from anabranch.broker.read.fetch_sessions import FetchContext, FetchItem, TopicKey
 from anabranch.broker.read.fetch_wait import GATHER_PARTITIONS_MIN, WaitingFetch
+from anabranch.broker.read.reading import BeginRemoteReads, RemoteReads
 from anabranch.broker.requests.call import Call, Piece
 from anabranch.broker.requests.error_table import code_of
 from anabranch.broker.requests.network import network_of
@@ -36,14 +37,11 @@ from anabranch.errors import (
     detached,
 )
 from anabranch.log.segment.slice import Slice
-from anabranch.values import Generation, Offset
+from anabranch.values import Offset
 from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse_fetch_request
 
 if TYPE_CHECKING:
-    from anabranch.broker.branch.line_view import BranchLog
     from anabranch.broker.broker import Broker
-    from anabranch.broker.object.fetch_loads import FetchLoads
-    from anabranch.broker.object.log import ObjectLog
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +56,6 @@ LOADED_BYTES_MAX = 8 * 2**20
 LOADED_BYTES_WHEN_SHORT = 64 * 1024
 """The same while readers leave too many answers lying in memory (`request.memory.bytes.max`)."""
 
-BYTES_WITHOUT_LIMIT = 2**62
 GATHER_BYTES = 512 * 1024
 """With fewer than these at its first try, a fetch of many partitions lets more gather for a moment (`fetch_wait`)."""
 
@@ -131,7 +128,8 @@ class Fetch:
         if self._bytes_min > 0 and len(context.items) >= GATHER_PARTITIONS_MIN:
             self._bytes_wanted = max(self._bytes_min, min(GATHER_BYTES, self._bytes_max))
         self._bytes_found = 0
-        self._loadable_bytes = 0
+        self.memory_bytes_left = 0
+        self.whole_first = True
         self._found: dict[int, Found] = {}
         """Of those in `_ready`. All others end where their readers are."""
         self._ready: set[int] = set()
@@ -145,7 +143,8 @@ class Fetch:
         self._is_look_old = False
         """Records may have come since a partition was looked at."""
         self._is_over = False
-        self._loads: FetchLoads | None = None
+        self._remote: RemoteReads | None = None
+        """For what is not on this broker."""
         self._begun = asyncio.get_running_loop().time()
 
     def run(self) -> "asyncio.Future[Any] | None":
@@ -167,14 +166,14 @@ class Fetch:
             self._turn_away()
             return
         places = [item.place for item in items]
-        wait_ms = max(self._request.wait_ms_max, self._load_ms_left)
+        wait_ms = max(self._request.wait_ms_max, self._remote_ms_left)
         self._waiting = waits.wait(self._retry, places, wait_ms, network, self._turn_away)
         if self._is_look_old:
             self._is_look_old = False
             missed = [
                 place
                 for number, place in enumerate(places)
-                if place is not None and end_for_readers(place) != self._end_told(number)
+                if place is not None and place.readable_end != self._end_told(number)
             ]
             if missed:
                 self._waiting.woken(missed)
@@ -208,9 +207,9 @@ class Fetch:
                 session = None
         self._context = FetchContext([], session, self._context.incremental)
         self._found, self._ready, self._news, self._unreadable = {}, set(), set(), {}
-        if self._loads is not None:
-            self._loads.leave()
-            self._loads = None
+        if self._remote is not None:
+            self._remote.leave()
+            self._remote = None
         self._is_look_old = False
         self._waiting = self._broker.core.fetch_waits.wait(
             self._retry, [], min(self._request.wait_ms_max, TURNED_AWAY_MS)
@@ -220,8 +219,8 @@ class Fetch:
         self._is_over = True
         if self._waiting is not None:
             self._waiting.leave()
-        if self._loads is not None:
-            self._loads.leave()
+        if self._remote is not None:
+            self._remote.leave()
         self._call.on_close = (
             None  # Or only a search for garbage would free the call and all that is fetched.
         )
@@ -263,7 +262,7 @@ class Fetch:
         is_short = self._bytes_found < self._bytes_wanted and not any(
             each.has_news or self._is_cut(each) for each in found
         )
-        if is_short and (not final or self._load_ms_left > 0):
+        if is_short and (not final or self._remote_ms_left > 0):
             return False
         self._read(found)
         self._answer()
@@ -332,20 +331,20 @@ class Fetch:
                 item.place = None
                 item.place = partition = self._broker.topics.readable_partition(item.topic, item.partition)
             partition.check_leader()
-            if item.generation >= 0:
-                self._broker.check_generation(partition, item.generation)
-            high_watermark = end_for_readers(partition)
+            partition.check_generation(item.generation)
+            high_watermark = partition.readable_end
             found.high_watermark = high_watermark
             found.start_offset = start_offset = partition.start_offset
             if item.offset != high_watermark or item.offset < start_offset:
                 self._ready.add(number)
                 if not start_offset <= item.offset <= partition.log.end_offset:
-                    if self._may_be_elsewhere(partition, item):
+                    if partition.may_come(Offset(item.offset), self):
                         return found
                     raise OffsetOutOfRangeError(f"Offset {item.offset} is not in {partition.id}.")
                 if item in self._unreadable:
                     raise self._unreadable[item]
-            if item.generation_fetched >= 0 and _diverges(found, partition):
+            found.diverging = partition.divergence(item.generation_fetched, item.offset)
+            if found.diverging is not None:
                 self._ready.add(number)
             is_old = high_watermark == item.high_watermark_sent and start_offset == item.start_sent
             if self._context.incremental and not is_old:
@@ -358,26 +357,22 @@ class Fetch:
     def _fill(self, found: list[Found]) -> None:
         """Give each partition its slice, in order, until the request's bytes are used up."""
         left = self._bytes_max
-        self._loadable_bytes = LOADED_BYTES_MAX
+        self.memory_bytes_left = LOADED_BYTES_MAX
         if self._broker.are_answers_too_many:
-            self._loadable_bytes = LOADED_BYTES_WHEN_SHORT
-        is_first = True
-        if self._loads is not None:
-            self._loads.begin_try()
+            self.memory_bytes_left = LOADED_BYTES_WHEN_SHORT
+        self.whole_first = True
+        if self._remote is not None:
+            self._remote.begin_try()
         for each in found:
             item = each.item
             each.slice = None
-            if each.has_news or item.offset >= each.high_watermark or (left <= 0 and not is_first):
+            if each.has_news or item.offset >= each.high_watermark or (left <= 0 and not self.whole_first):
                 continue
             partition = item.place
             assert partition is not None, "looked up a moment ago"
             try:
-                part = self._slice(
-                    partition,
-                    Offset(item.offset),
-                    min(item.bytes_max, left),
-                    Offset(each.high_watermark),
-                    whole_first=is_first,
+                part = partition.read(
+                    Offset(item.offset), min(item.bytes_max, left), Offset(each.high_watermark), self
                 )
             except AnabranchError as error:
                 self._note_unreadable(partition, item, error)
@@ -386,81 +381,38 @@ class Fetch:
                 continue
             if part is not None and part.count:
                 if part.is_warm and not part.verified:
-                    if self._loadable_bytes <= 0:
+                    if self.memory_bytes_left <= 0:
                         continue
-                    self._loadable_bytes -= part.count
+                    self.memory_bytes_left -= part.count
                 each.slice = part
                 left -= part.count
-                is_first = False
-        if self._loads is not None:
-            self._loads.load()
+                self.whole_first = False
+        if self._remote is not None:
+            self._remote.load()
 
-    def _slice(
-        self, partition: Partition, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool
-    ) -> Slice | None:
-        """None: it is not here yet."""
-        past = partition.past
-        if past is not None and start < past.floor:
-            if not past.is_read(start):
-                return self._stored().slice(
-                    past.log, start, bytes_max, min(upto, past.floor), whole_first=whole_first
-                )
-            start = past.floor
-        if not partition.is_object:
-            part = partition.log.slice(start, bytes_max, upto, whole_first=whole_first)
-            limit = max(1, self._loadable_bytes)
-            if part.is_warm and not part.verified and part.count > limit < bytes_max:
-                part = partition.log.slice(start, limit, upto, whole_first=whole_first)
-            return part
-        log = cast("ObjectLog", partition.log)
-        return self._stored().slice(log, start, bytes_max, upto, whole_first=whole_first)
-
-    def _stored(self) -> "FetchLoads":
-        """For what lies in the object store; who has none does not even read the code."""
-        if self._loads is None:
-            from anabranch.broker.object.fetch_loads import FetchLoads
-
-            self._loads = FetchLoads(self._broker, self._bytes_max, self._request.wait_ms_max, self._loaded)
-        return self._loads
+    def remote(self, begin: BeginRemoteReads) -> RemoteReads:
+        if self._remote is None:
+            self._remote = begin(self._bytes_max, self._request.wait_ms_max, self._loaded)
+        return self._remote
 
     def _loaded(self, partitions: list[Partition]) -> None:
         if self._waiting is not None:
             self._waiting.woken(partitions)
 
     @property
-    def _load_ms_left(self) -> int:
-        """How long to wait yet for what is on its way from the object store."""
-        if self._loads is None or self._broker.core.fetch_waits.is_ended:
+    def _remote_ms_left(self) -> int:
+        """How long to wait yet for what is on its way to this broker."""
+        if self._remote is None or self._broker.core.fetch_waits.is_ended:
             return 0
-        return self._loads.ms_left(asyncio.get_running_loop().time() - self._begun)
+        return self._remote.ms_left(asyncio.get_running_loop().time() - self._begun)
 
-    def _may_be_elsewhere(self, partition: Partition, item: FetchItem) -> bool:
-        """Another broker may know more of what lies in the object store than this one; and of branches nobody here
-        knows what comes on other sides of a split: what lies beyond the line is waited for."""
-        if partition.is_branch:
-            return item.offset > partition.log.end_offset
-        is_beyond = partition.is_object and item.offset > partition.log.end_offset
-        return is_beyond and self._stored().may_be_elsewhere(partition)
-
-    def _is_cut(self, found: Found) -> bool:
-        """Whether more is there than this answer may carry: batches stay whole, and a slice ends with its file."""
+    @staticmethod
+    def _is_cut(found: Found) -> bool:
+        """Whether more is there than this answer may carry: batches stay whole."""
         part, partition = found.slice, found.item.place
         if part is None or partition is None:
             return False
-        past = partition.past
-        if past is not None and found.item.offset < past.floor < found.high_watermark:
-            return True
-        if part.is_cut is not None:
-            return part.is_cut
-        log, upto = partition.log, Offset(found.high_watermark)
-        if partition.is_branch:
-            return cast("BranchLog", log).is_cut(Offset(found.item.offset), part, upto)
-        last = log.segments[-1]
-        if not last.published_bytes and len(log.segments) > 1:
-            last = log.segments[-2]  # Nothing was written since that one was sealed.
-        if part.file is not last.file and upto > last.base_offset:
-            return True
-        return log.slice(Offset(found.item.offset), BYTES_WITHOUT_LIMIT, upto).count > part.count
+        return partition.is_cut(Offset(found.item.offset), part, Offset(found.high_watermark))
 
     def _read(self, found: list[Found]) -> None:
         """Small slices leave as bytes, and so do those that were not checked yet, or not since their file was changed.
@@ -520,9 +472,7 @@ class Fetch:
 
     def _note_unreadable(self, partition: Partition, item: FetchItem, error: AnabranchError) -> None:
         self._broker.note_read_error(partition, error)
-        past = partition.past
-        is_elsewhere = partition.is_object or (past is not None and item.offset < past.floor)
-        is_repairable = isinstance(error, CorruptDataError) and not is_elsewhere
+        is_repairable = isinstance(error, CorruptDataError) and partition.is_kept_here(Offset(item.offset))
         if self._broker.peering is not None and is_repairable:
             self._broker.peering.repairs.begin(partition, Offset(item.offset))
 
@@ -530,8 +480,8 @@ class Fetch:
 
     def _answer(self) -> None:
         self._is_over = True
-        if self._loads is not None:
-            self._loads.leave()
+        if self._remote is not None:
+            self._remote.leave()
         session = self._context.session
         if self._context.incremental:
             told = [self._told(number) for number in sorted(self._ready | self._news)]
@@ -573,27 +523,8 @@ class Fetch:
         """Nobody may hold on to this fetch, which knows its call, which knows its answer: records in memory are free as
         soon as the socket has them."""
         self._call.on_close = None
-        self._waiting = self._loads = None
+        self._waiting = self._remote = None
         self._found = {}
-
-
-def end_for_readers(partition: Partition) -> int:
-    return partition.readable_end if partition.has_gaps else partition.high_watermark
-
-
-def _diverges(found: Found, partition: Partition) -> bool:
-    """Whether the reader's log leaves ours before the offset it asks for: its last record is not here. Where, is noted
-    then."""
-    if partition.ring is None:
-        return False
-    item, end = found.item, partition.log.end_offset
-    if partition.past is not None and item.offset <= partition.past.floor:
-        return False  # It has read what was in the object store, and nothing is ever cut from there.
-    generation, generation_end = partition.generations.end_of(Generation(item.generation_fetched), end)
-    if generation == item.generation_fetched and generation_end >= item.offset:
-        return False
-    found.diverging = (generation, generation_end)
-    return True
 
 
 def _trouble(part: Slice) -> AnabranchError | None:

@@ -2,23 +2,27 @@
 
 Without tiered storage the earliest local offset is the earliest, and the last tiered and the earliest pending upload
 are none (-1). A lookup by time has batches read and unpacked by workers. Only a partition's leader answers, and a new
-one tells where it ends once it knows how far records are safe. For what is in the object store any broker answers
-(`object_offsets.py`).
+one tells where it ends once it knows how far records are safe. Where any broker may write, any broker answers, once it
+knows all that was agreed on before it was asked; if the quorum cannot be asked, nobody knows where such a partition
+ends now: OFFSET_NOT_AVAILABLE, and clients ask again.
 """
 
+import asyncio
 from collections.abc import Awaitable
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.requests.call import Call
 from anabranch.broker.requests.error_table import code_of
 from anabranch.broker.requests.turns import Rows, Turns
 from anabranch.broker.requests.unpacking import unpacked
-from anabranch.broker.topics.partition import Partition
+from anabranch.broker.topics.partition import OffsetAt, Partition
 from anabranch.errors import (
     AnabranchError,
     InvalidRequestError,
     OffsetNotAvailableError,
+    QuorumBusyError,
     UnsupportedVersionError,
     detached,
 )
@@ -55,74 +59,108 @@ NEVER = 2**15
 NOT_AVAILABLE_SINCE = 5
 """Older clients are told to look for the leader again."""
 NOTHING = (-1, -1, -1)
+STARTS = (Special.EARLIEST, Special.EARLIEST_LOCAL)
 WALKED_BYTES_PER_ROW = 1024
 WALKED_ROWS_MAX = WALKED_BYTES_MAX // WALKED_BYTES_PER_ROW
 """Of batches that a lookup by time passes; the smallest legal ones have 68 bytes."""
 
 
-Offsets = tuple[int, int, int]
-"""Offset, timestamp, generation."""
-Found = dict[tuple[str, int], Offsets | AnabranchError]
+Found = dict[tuple[str, int], OffsetAt | AnabranchError]
+
+LOOKUPS_AT_ONCE = 32
+"""Of one request: those that wait for an object store do so side by side."""
 
 
 def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows | Awaitable[dict[str, Any]]:
-    objects = [topic for topic in request["topics"] if _is_in_store(broker, topic["name"])]
-    by_time = [
-        (topic["name"], asked["partition_index"], asked["timestamp"])
-        for topic in request["topics"]
-        for asked in topic["partitions"]
-        if asked["timestamp"] >= 0 or asked["timestamp"] == Special.MAX_TIMESTAMP
-    ]
-    if objects or by_time:
-        return _look_first(broker, call, request, objects, by_time)
+    if any(_must_look(broker, topic) for topic in request["topics"]):
+        return _look_first(broker, call, request)
     return _answer(broker, call, request, {})
 
 
-def _is_in_store(broker: "Broker", name: str) -> bool:
-    """Some of its records are, or were, in the object store."""
+def _must_look(broker: "Broker", topic: dict[str, Any]) -> bool:
+    return _ends_by_quorum(broker, topic["name"]) or any(
+        _is_lookup(each["timestamp"]) for each in topic["partitions"]
+    )
+
+
+def _ends_by_quorum(broker: "Broker", name: str) -> bool:
+    """Whether any broker may write to some of its partitions, so that only the quorum knows where they end."""
     state = broker.topics.find_readable(name)
-    if state is None:
+    if state is None or (state.topic.is_placed and not state.topic.forms):
         return False
-    topic = state.topic
-    return topic.is_object or bool(topic.forms) or any(placement.floor for placement in topic.placements)
+    return any(each is None or each.ends_by_quorum for each in state.partitions)
 
 
-async def _look_first(
-    broker: "Broker",
-    call: Call,
-    request: dict[str, Any],
-    objects: list[dict[str, Any]],
-    by_time: list[tuple[str, int, int]],
-) -> dict[str, Any]:
-    """Find what has to be waited for: what is in the object store, and records by their time, for which batches are
-    read and unpacked."""
-    found: Found = {}
-    if objects:
-        from anabranch.broker.handlers.object_offsets import look_up
+def _is_lookup(timestamp: int) -> bool:
+    return timestamp >= 0 or timestamp == Special.MAX_TIMESTAMP
 
-        found = await look_up(broker, objects)
+
+def _partition(broker: "Broker", name: str, index: int) -> Partition | None:
+    state = broker.topics.find_readable(name)
+    return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
+
+
+async def _look_first(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    """Find what has to be waited for: where something ends that anybody may write to, and records by their time."""
     pace = broker.turns.pace()
-    for name, index, timestamp in by_time:
+    asked: dict[tuple[str, int], int] = {}
+    needs_quorum = False
+    for topic in request["topics"]:
+        name, ends_by_quorum = topic["name"], _ends_by_quorum(broker, topic["name"])
+        for each in topic["partitions"]:
+            await pace.row()
+            index, timestamp = each["partition_index"], each["timestamp"]
+            asked.setdefault((name, index), timestamp)
+            if ends_by_quorum and timestamp not in STARTS:
+                partition = _partition(broker, name, index)
+                needs_quorum = needs_quorum or partition is None or partition.ends_by_quorum
+    behind = await _catch_up(broker) if needs_quorum else None
+    found: Found = {}
+    lookups = []
+    for (name, index), timestamp in asked.items():
         await pace.row()
-        if (name, index) not in found:
-            await _look_up(broker, name, index, timestamp, found)
+        partition = _partition(broker, name, index)
+        if partition is None:
+            continue
+        if behind is not None and partition.ends_by_quorum and timestamp not in STARTS:
+            found[name, index] = behind
+        elif _is_lookup(timestamp):
+            lookups.append((partition, timestamp))
+        if len(lookups) == LOOKUPS_AT_ONCE:
+            await _look_up(broker, lookups, found)
+            lookups = []
+    await _look_up(broker, lookups, found)
     return await broker.turns.driven(_answer(broker, call, request, found))
 
 
-async def _look_up(broker: "Broker", name: str, index: int, timestamp: int, found: Found) -> None:
-    """Enter the record of one partition of which this broker keeps the files."""
+async def _catch_up(broker: "Broker") -> AnabranchError | None:
+    """Know all that was agreed on before this request. The answer is why that cannot be."""
+    if broker.is_alone:
+        return None
     try:
-        partition = broker.topics.readable_partition(name, index)
-        if partition.is_object:
-            return
-        partition.check_leader()
-        is_newest = timestamp == Special.MAX_TIMESTAMP
-        log = partition.log
-        moment = await searched(broker, log.max_timestamp() if is_newest else log.offset_for_time(timestamp))
-    except AnabranchError as error:
-        found[name, index] = detached(error)
-        return
-    found[name, index] = NOTHING if moment is None or moment.offset >= partition.high_watermark else moment
+        await broker.metadata.caught_up()
+    except QuorumBusyError as error:
+        return OffsetNotAvailableError(f"Nobody knows now what was agreed on last: {error}")
+    return None
+
+
+async def _look_up(broker: "Broker", lookups: list[tuple[Partition, int]], found: Found) -> None:
+    """Enter records by their time."""
+    search = partial(searched, broker)
+
+    async def look_up(partition: Partition, timestamp: int) -> None:
+        try:
+            partition.check_leader()
+            if timestamp == Special.MAX_TIMESTAMP:
+                record = await partition.max_timestamp(search)
+            else:
+                record = await partition.offset_for_time(timestamp, search)
+        except AnabranchError as error:
+            found[partition.id] = detached(error)
+        else:
+            found[partition.id] = record or NOTHING
+
+    await asyncio.gather(*(look_up(*each) for each in lookups))
 
 
 async def searched(broker: "Broker", lookup: "Lookup") -> "Moment | None":
@@ -178,7 +216,7 @@ def _row(
         seen.add((name, index))
         partition = broker.topics.readable_partition(name, index)
         partition.check_leader()
-        broker.check_generation(partition, asked["current_leader_epoch"])
+        partition.check_generation(asked["current_leader_epoch"])
         _check_special(asked["timestamp"], version)
         _check_settled(partition, asked["timestamp"])
         known = found.get((name, index))
@@ -206,11 +244,11 @@ def _check_special(timestamp: int, version: int) -> None:
 
 def _check_settled(partition: Partition, timestamp: int) -> None:
     """The start is where it is; anything else depends on how far readers may see."""
-    if not partition.is_settled and timestamp not in (Special.EARLIEST, Special.EARLIEST_LOCAL):
+    if not partition.is_settled and timestamp not in STARTS:
         raise OffsetNotAvailableError(f"{partition.id} has a new leader that does not know yet what is safe.")
 
 
-def _offset(partition: Partition, timestamp: int) -> Offsets:
+def _offset(partition: Partition, timestamp: int) -> OffsetAt:
     match timestamp:
         case Special.LATEST:
             return partition.readable_end, -1, partition.generation

@@ -173,7 +173,6 @@ class Produce:
         if header.codec == Codec.ZSTD and call.header.api_version < ZSTD_SINCE:
             # Who speaks so old a version may have readers to whom zstd means nothing.
             raise UnsupportedCompressionError(f"zstd may be produced since version {ZSTD_SINCE}.")
-        self._broker.check_writable(partition)
         if getattr(call.client, "is_far", False):
             partition.producers.check_start(header)
         if partition.is_object and header.producer_id >= 0:

@@ -1,11 +1,14 @@
-"""The past of a partition that has come back from the object store: what lies below its floor is there, whoever keeps
-what came after (`cluster/metadata/residence.py`). Every broker with the store can read it; the table says what of it
-is left.
+"""StoredPrefix: what a partition that came back from the object store left there (`cluster/metadata/residence.py`).
+
+Every broker with the store can read it, whoever keeps what came after; the table says what of it is left.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from anabranch.broker.object.fetch_loads import FetchLoads
 from anabranch.broker.object.stored_runs import lane_runs, stored_end
+from anabranch.broker.topics.archived_prefix import ArchivedPrefix, Moment
 from anabranch.errors import StorageError
 from anabranch.objects.layout.names import Key
 from anabranch.record.producer_table import Producer
@@ -14,13 +17,14 @@ from anabranch.values import Offset, TopicPartition
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.object.log import ObjectLog
-    from anabranch.broker.object.times import Moment
+    from anabranch.broker.read.reading import BeginRemoteReads, Reading
     from anabranch.cluster.metadata.table import MetadataTable
+    from anabranch.log.segment.slice import Slice
 
 ROWS_MAX = 1000
 
 
-class Past:
+class StoredPrefix(ArchivedPrefix):
     """Of one partition, as this broker can serve it. For the loop's thread, but for `producers`."""
 
     def __init__(
@@ -30,6 +34,7 @@ class Past:
         floor: Offset,
         table: "MetadataTable",
         log: "ObjectLog | None",
+        begin_reads: "BeginRemoteReads",
     ) -> None:
         """`log`: None if this node has no object store."""
         self.floor = floor
@@ -37,15 +42,15 @@ class Past:
         self._id = partition_id
         self._table = table
         self._log = log
+        self._begin_reads = begin_reads
 
     @property
-    def start_offset(self) -> Offset:
+    def start_offset(self) -> Offset:  # type: ignore[override]  # Of an empty one it never changes.
         """Where it begins; at the floor, if nothing of it is left."""
         return min(self._table.objects.head(self.key).start, self.floor)
 
     @property
-    def readable_end(self) -> Offset:
-        """Behind its last record, if a gap between lanes follows that; else the floor."""
+    def readable_end(self) -> Offset:  # type: ignore[override]
         return stored_end(self._table.objects, self.key, self.start_offset, self.floor)
 
     @property
@@ -59,11 +64,9 @@ class Past:
         return self._log
 
     def producers(self) -> "dict[int, Producer]":
-        """What producers had written last when the partition left the store. Any thread."""
         return dict(self._table.objects.producers(self.key).producers)
 
     def producers_below(self) -> "dict[int, Producer]":
-        """`producers`, without what was copied to the store later and taken back: that is in logs. Any thread."""
         found = {}
         for producer_id, known in self.producers().items():
             batches = tuple(batch for batch in known.batches if batch.base_offset < self.floor)
@@ -72,7 +75,6 @@ class Past:
         return found
 
     def is_read(self, start: Offset) -> bool:
-        """Nothing follows from there on up to the floor: what was last there is gone, or had no record."""
         rows = self._table.objects.rows(self.key, start, 1)
         return not rows or rows[0].base_offset >= self.floor
 
@@ -93,19 +95,21 @@ class Past:
             found += lane_runs(self._table.objects, self.key, last, self.floor)
         return found
 
-    async def offset_for_time(self, timestamp_ms: int) -> "Moment | None":
-        """The first record of that time or later, with its own time. Raises as ObjectLog does."""
+    def read(self, start: Offset, bytes_max: int, upto: Offset, reading: "Reading") -> "Slice | None":
+        reads = reading.remote(self._begin_reads)
+        return reads.slice(self.log, start, bytes_max, upto, whole_first=reading.whole_first)
+
+    async def offset_for_time(self, timestamp_ms: int) -> Moment | None:
         return self._below(await self.log.offset_for_time(timestamp_ms))
 
-    async def max_timestamp(self) -> "Moment | None":
-        """The first record of the newest time, with that. Raises as ObjectLog does."""
+    async def max_timestamp(self) -> Moment | None:
         return self._below(await self.log.max_timestamp())
 
-    def _below(self, found: "Moment | None") -> "Moment | None":
+    def _below(self, found: Moment | None) -> Moment | None:
         """While the partition goes over to the store again, more lies there than its past."""
         return found if found is not None and found[0] < self.floor else None
 
 
-def past_of(broker: "Broker", partition_id: TopicPartition, key: Key, floor: Offset) -> Past:
+def prefix_of(broker: "Broker", partition_id: TopicPartition, key: Key, floor: Offset) -> StoredPrefix:
     log = broker.objects.log_of(partition_id, key[0]) if broker.objects is not None else None
-    return Past(partition_id, key, floor, broker.metadata.table, log)
+    return StoredPrefix(partition_id, key, floor, broker.metadata.table, log, partial(FetchLoads, broker))

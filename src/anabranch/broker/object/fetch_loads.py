@@ -57,9 +57,10 @@ class FetchLoads:
             self._loan.begin()
 
     def slice(
-        self, log: ObjectLog, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool
+        self, log: object, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool
     ) -> "ObjectSlice | None":
         """What is at hand; None: it has to be loaded, or memory is short. Raises as `ObjectLog.slice` does."""
+        assert isinstance(log, ObjectLog)
         if self._log is None:
             self._log = log
             self._loan = Loan(log.cache)

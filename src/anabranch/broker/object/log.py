@@ -20,7 +20,8 @@ from typing import NamedTuple, Protocol, TypeVar
 from anabranch.broker.object.cache.block_cache import BlockCache, Loan
 from anabranch.broker.object.cache.blocks import Block, BlockKey, block_bytes, keys_of
 from anabranch.broker.object.slice import Check, ObjectSlice, Part
-from anabranch.broker.object.times import Moment, first_at_or_after, of_largest_timestamp
+from anabranch.broker.object.times import first_at_or_after, of_largest_timestamp
+from anabranch.broker.topics.archived_prefix import Moment
 from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.cluster.objects.entries import Key
 from anabranch.errors import (

@@ -30,7 +30,6 @@ from anabranch.errors import (
     WorkStoppedError,
 )
 from anabranch.log.segment.slice import Slice
-from anabranch.modes.ring.events import Stored
 from anabranch.objects.layout.format import Span
 from anabranch.objects.layout.merge import build_copied_object, kept_ranges
 from anabranch.objects.layout.names import Key, Row
@@ -88,11 +87,10 @@ class ModeChanges:
         complaint = ""
         while (move := self._move_of(partition)) is not None:
             pause = PAUSE_SECONDS
-            ring = partition.ring
-            if ring is None or not ring.mode.leads:
+            if not partition.is_leader:
                 bringing = None
             else:
-                generation = ring.mode.generation
+                generation = partition.generation
                 if bringing is None or (bringing.generation, bringing.move) != (generation, move):
                     bringing = Bringing(self._broker, self._objects, partition, generation, move)
                 try:
@@ -238,10 +236,9 @@ class Bringing:
 
     def _say(self, end: Offset) -> None:
         partition = self._partition
-        ring = partition.ring
-        is_leader = not partition.is_gone and ring is not None and ring.mode.leads
-        if ring is not None and is_leader and ring.mode.generation == self.generation:
-            ring.do(Stored(end))
+        is_leader = not partition.is_gone and partition.is_leader
+        if is_leader and partition.generation == self.generation:
+            partition.driver.stored(end)
 
 
 def _without_checksums(row: list[Any]) -> list[Any]:

@@ -12,11 +12,13 @@ All methods run on the loop's thread.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 from uuid import UUID
 
+from anabranch.broker.object.fetch_loads import FetchLoads
 from anabranch.broker.object.stored_runs import lane_runs, stored_end
-from anabranch.broker.topics.partition import Partition
+from anabranch.broker.topics.partition import OffsetAt, Partition, Search
 from anabranch.broker.write.append_queue import AppendJob
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, StorageError
@@ -27,8 +29,10 @@ from anabranch.values import LANE_BITS, BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.read.reading import BeginRemoteReads, Reading
     from anabranch.cluster.metadata.table import MetadataTable
     from anabranch.log.log import Log
+    from anabranch.log.segment.slice import Slice
 
 STORE_COPIES = 2**15 - 1
 """How many copies the store keeps is its own business; it is never too few."""
@@ -100,9 +104,10 @@ class AgreedHead:
 class ObjectPartition(Partition):
     """One partition in the object store, as this broker sees it."""
 
-    __slots__ = ("_agreed", "_readable", "_writing", "coordinates", "key")
+    __slots__ = ("_agreed", "_begin_reads", "_readable", "_writing", "coordinates", "key")
 
     is_object = True
+    ends_by_quorum = True
 
     def __init__(
         self,
@@ -114,6 +119,7 @@ class ObjectPartition(Partition):
         *,
         broker_id: BrokerId,
         writing: Writing | None,
+        begin_reads: "BeginRemoteReads",
         on_publish: Callable[[Partition], None],
         finish: Callable[[AppendJob], None],
         finished: Callable[[int], None],
@@ -122,6 +128,7 @@ class ObjectPartition(Partition):
         self.coordinates = coordinates
         self._agreed = agreed
         self._writing = writing
+        self._begin_reads = begin_reads
         super().__init__(
             partition_id,
             topic_id,
@@ -186,6 +193,29 @@ class ObjectPartition(Partition):
     def is_crowded(self) -> bool:  # type: ignore[override]  # Where there is a log, never.
         return self._writing is not None and self._writing.is_crowded
 
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, start: Offset, bytes_max: int, upto: Offset, reading: "Reading") -> "Slice | None":
+        reads = reading.remote(self._begin_reads)
+        return reads.slice(self.log, start, bytes_max, upto, whole_first=reading.whole_first)
+
+    async def offset_for_time(self, timestamp_ms: int, search: Search) -> OffsetAt | None:
+        return self._seen(await self.coordinates.offset_for_time(timestamp_ms))
+
+    async def max_timestamp(self, search: Search) -> OffsetAt | None:
+        return self._seen(await self.coordinates.max_timestamp())
+
+    def may_come(self, offset: Offset, reading: "Reading") -> bool:
+        """Another broker may know more of the object store than this one."""
+        return offset > self.log.end_offset and reading.remote(self._begin_reads).may_be_elsewhere(self)
+
+    def is_kept_here(self, offset: Offset) -> bool:
+        return False
+
+    def generation_end(self, generation: int) -> tuple[int, int] | None:
+        """What was before it went over to the store was never cut."""
+        return (generation, self.high_watermark) if 0 <= generation <= self.generation else None
+
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, jobs: list[AppendJob], now_ms: int) -> None:
@@ -211,7 +241,7 @@ class ObjectPartition(Partition):
         """The agreed table has changed: readers see what it holds now."""
         self.producers = self._agreed.objects.producers(self.key)
         self.has_gaps = self.coordinates.end_offset >= 1 << LANE_BITS
-        self._carry_out(self.mode.step(Appended(self.coordinates.end_offset), now_ms))
+        self.carry_out(self.mode.step(Appended(self.coordinates.end_offset), now_ms))
 
 
 def _never(partition: Partition) -> None:
@@ -234,6 +264,7 @@ def open_partition(
         broker.metadata.table,
         broker_id=BrokerId(broker.id),
         writing=None if objects is None else objects.writing,
+        begin_reads=partial(FetchLoads, broker),
         on_publish=core.wake_readers,
         finish=core.finish,
         finished=core.finished,

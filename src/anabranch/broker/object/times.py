@@ -4,6 +4,7 @@ says whether it has, and then its records are read. Both may have to wait for th
 from functools import partial
 from typing import TYPE_CHECKING
 
+from anabranch.broker.topics.archived_prefix import Moment
 from anabranch.objects.layout.names import Row
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.records import records_of
@@ -12,8 +13,6 @@ from anabranch.values import Offset
 if TYPE_CHECKING:
     from anabranch.broker.object.log import ObjectLog
 
-Moment = tuple[Offset, int]
-"""A record found by its time, and that."""
 BYTES_PER_LOOK = 2**20
 ROWS_PER_LOOK = 4096
 

@@ -47,6 +47,7 @@ from anabranch.broker.peers.peers import Peers
 from anabranch.broker.requests import local_dispatch as carrying
 from anabranch.broker.requests.forwarding import Forwarding
 from anabranch.broker.requests.routing import Routing
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.broker.ring.moves import Moves
 from anabranch.broker.ring.recovery import Recovery
 from anabranch.broker.ring.repairs import Repairs, read_records
@@ -203,11 +204,12 @@ class Peering:
             assert self._branches is not None
             self._branches.placed(partition, placement)
             return
-        if partition.ring is None and is_ring(placement) and not partition.is_object:
+        if ring_driver(partition) is None and is_ring(placement) and not partition.is_object:
             self._join_ring(partition, placement)
-        if partition.ring is not None:
+        ring = ring_driver(partition)
+        if ring is not None:
             strange = self._strange(placement)
-            if strange is not None and partition.ring.mode.replica.kept.is_trusted:
+            if strange is not None and ring.mode.replica.kept.is_trusted:
                 self._broker.opener.doubted.append(partition.id)
             self.replicas.place(partition, placement, strange)
         else:
@@ -245,7 +247,7 @@ class Peering:
     def _place_again(self, partition: Partition) -> None:
         self._joining.discard(partition)
         topic = self._broker.metadata.table.topics_by_id.get(partition.topic_id)
-        if topic is not None and not partition.is_gone and partition.ring is None:
+        if topic is not None and not partition.is_gone and ring_driver(partition) is None:
             self.placed(partition, self._broker.metadata.table.placement(topic, partition.id.partition))
 
     def _strange(self, placement: Placement) -> ReturnId | None:

@@ -1,4 +1,4 @@
-"""Effects: carries out what the mode of one ring partition decides, strictly in order.
+"""RingDriver: carries out what the mode of one ring partition decides, strictly in order.
 
     Remember    the file `ring` in the partition's folder, written and synced in a worker; all else waits for it
     Tell        a letter to another broker; the records of a push are read from the log when it leaves
@@ -15,7 +15,7 @@ taken; whatever was to follow it is left undone. Everything runs on the loop's t
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anabranch.broker.ring.replication_chunks import Pieces, check_piece
@@ -45,13 +45,13 @@ from anabranch.modes.ring.effects import (
     Tell,
     Unseal,
 )
-from anabranch.modes.ring.events import Heard, NotSent, NotTaken, Refused
+from anabranch.modes.ring.events import Heard, NotSent, NotTaken, Refused, Stored
 from anabranch.modes.ring.messages import Beat, Message, Push
 from anabranch.modes.ring.mode import RingMode
 from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
-    from anabranch.broker.topics.partition import Partition
+    from anabranch.broker.topics.partition import Partition, Placed, PlainLimits
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Carrier(Protocol):
         ...
 
 
-class Effects:
+class RingDriver:
     def __init__(
         self,
         partition: "Partition",
@@ -103,8 +103,8 @@ class Effects:
         acks1_waits: bool,
     ) -> None:
         self.mode = mode
-        self.sync_now = sync_now
-        self.drop_snapshot = drop_snapshot
+        self._sync_now = sync_now
+        self._drop_snapshot = drop_snapshot
         self.acks1_waits = acks1_waits
         """A producer that asks for the leader's word alone waits for that of a follower all the same."""
         self.carrier: Carrier | None = None
@@ -134,11 +134,34 @@ class Effects:
         self._events.append(event)
         self._run()
 
-    def appended(self, start: Offset, end: Offset, records: bytes) -> None:
-        """Producers have written these records: they are at hand for the followers that have all before them."""
+    def copied(self, batches: "Sequence[Placed]") -> bytes:
+        return b"".join([batch[0] for batch in batches])
+
+    def appended(self, start: Offset, end: Offset, records: bytes, now_ms: int) -> None:
+        """They are at hand for the followers that have all before them."""
         if not self._is_running and not self._is_waiting:
             self._pieces.offer(start, end, records)
         self.do(Appended(end))
+
+    def synced(self, end: Offset, now_ms: int) -> None:
+        if not self._partition.is_gone:
+            self.do(FlushFinished(end))
+
+    def stored(self, end: Offset) -> None:
+        self.do(Stored(end))
+
+    def refused(self) -> None:
+        self.do(Refused())
+
+    def published(self, end: Offset) -> None:
+        log = self._partition.log
+        log.firm_offset = max(end, log.firm_offset or end)
+
+    def sync_now(self) -> None:
+        self._sync_now(self._partition)
+
+    def drop_snapshot(self) -> None:
+        self._drop_snapshot(self._partition)
 
     def _wait(self, event: Event) -> None:
         if isinstance(event, Heard):
@@ -198,6 +221,47 @@ class Effects:
         start = min(beat.log_start, self._partition.high_watermark)
         if self.mode.leader() == beat.sender and log.start_offset < start <= log.end_offset:
             log.advance_start(start)
+
+    # --- what is promised ----------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        return self.mode.leads
+
+    @property
+    def copies(self) -> int:
+        return self.mode.copies
+
+    @property
+    def lag(self) -> int:
+        return self.mode.replica.lag
+
+    @property
+    def is_settled(self) -> bool:
+        return self.mode.is_settled
+
+    @property
+    def leaves_for_store(self) -> bool:
+        return self.mode.replica.target == ()
+
+    def is_of_view(self, view: int) -> bool:
+        return self.mode.view >= view
+
+    def plain_limits(self, limits: "PlainLimits") -> "PlainLimits | None":
+        partition = self._partition
+        may_write = self.mode.may_write and partition.settings.min_insync_replicas <= self.copies
+        return (*limits[:2], 1, limits[3]) if may_write else None
+
+    def divergence(self, generation: int, offset: int) -> tuple[int, int] | None:
+        common, end = self.mode.generations.end_of(Generation(generation), self._partition.log.end_offset)
+        return None if common == generation and end >= offset else (common, end)
+
+    def generation_end(self, generation: int) -> tuple[int, int] | None:
+        known = self.mode.generations
+        if not 0 <= generation <= known.last:
+            return None
+        # Not the high watermark: that of a new leader may still lie below what the client has read.
+        return known.end_of(Generation(generation), self._partition.log.end_offset)
 
     # --- who leads -----------------------------------------------------------------------------------------------
 
@@ -358,9 +422,11 @@ class Effects:
     def monotonic_ms(self) -> int:
         return self._clock.monotonic_ms()
 
-    def refused(self) -> None:
-        """The disk did not take what producers sent."""
-        self.do(Refused())
+
+def ring_driver(partition: "Partition") -> RingDriver | None:
+    """None: no other broker keeps it."""
+    driver = partition.driver
+    return driver if isinstance(driver, RingDriver) else None
 
 
 def ring_state(kept: Kept, boot: str, *, sync_first: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from anabranch.broker.peers.messages import BeginView, DiskNamed, NameDisk, ViewBegun
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.broker.topics.partition import Partition
 from anabranch.cluster.metadata.entries import boundary_entry, disk_entry
 from anabranch.cluster.metadata.rows import NO_LANE_START, NO_MOVE, Placement
@@ -52,11 +53,12 @@ class Moves:
     def _question(self, partition: Partition, effect: Wish) -> BeginView | NameDisk | None:
         table = self._broker.metadata.table
         topic = table.topics_by_id.get(partition.topic_id)
-        if topic is None or partition.ring is None:
+        ring = ring_driver(partition)
+        if topic is None or ring is None:
             return None
         if isinstance(effect, AskForDisk):
             return self._disk_question(partition)
-        placement, view = table.placement(topic, partition.id.partition), partition.ring.mode.view
+        placement, view = table.placement(topic, partition.id.partition), ring.mode.view
         if placement.view != view:
             return None  # It has ended.
         start, replicas, move, lane_start = placement.start, placement.replicas, NO_MOVE, NO_LANE_START

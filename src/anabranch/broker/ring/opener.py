@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from anabranch.broker.ring.driver import Effects, ring_state
+from anabranch.broker.ring.driver import RingDriver, ring_state
 from anabranch.broker.ring.replication_chunks import Pieces
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.topics.topic_folders import RING_FILE
@@ -69,7 +69,7 @@ class RingOpener:
         if placement.since_view == placement.view > 0 and kept.promised == placement.generation:
             mode.replica.begin_at_once()  # It has just come from the object store: nobody has led it here yet.
         partition.mode = mode
-        partition.ring = Effects(
+        partition.driver = driver = RingDriver(
             partition,
             mode,
             clock,
@@ -82,7 +82,7 @@ class RingOpener:
             acks1_waits=settings.ring_acks1 == "safe",
         )
         if log.fenced:  # While it was kept here alone.
-            partition.ring.fence()
+            driver.fence()
         partition.role_changed(mode.generation)
 
     @property

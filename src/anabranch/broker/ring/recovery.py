@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from anabranch.broker.peers.messages import LookAtReplica, ReplicaSeen
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.cluster.metadata.entries import forced_boundary_entry
 from anabranch.cluster.metadata.rows import Placement, Topic
 from anabranch.cluster.placement import ring_of, walk
@@ -24,6 +25,7 @@ from anabranch.errors import (
     RequestTimedOutError,
     StorageError,
 )
+from anabranch.modes.generations import Generations, Row
 from anabranch.modes.ring.recovery import (
     Seen,
     best_of,
@@ -32,7 +34,7 @@ from anabranch.modes.ring.recovery import (
     gone_for_good,
     last_generation,
 )
-from anabranch.values import BrokerId, Generation
+from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -77,10 +79,10 @@ class Recovery:
             raise NotOwnerError("it keeps nothing of it")
         if partition.log.fenced:
             raise StorageError("its disk failed: restart it")
-        log, ring = partition.log, partition.ring
+        log, ring = partition.log, ring_driver(partition)
         directory_id = self._broker.metadata.me.directory_id
         if ring is None:
-            end, table = log.end_offset, partition.generations
+            end, table = log.end_offset, Generations([Row(partition.generation, Offset(0))])
             return ReplicaSeen(
                 directory_id, 0, partition.generation, table, log.start_offset, end, end, True, True
             )

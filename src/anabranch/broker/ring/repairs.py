@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.broker.peers.messages import ReadRecords, Records
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.broker.ring.replication_chunks import PIECE_BYTES_MAX, check_batches
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.workers import Workers, in_heavy_worker
@@ -59,7 +60,7 @@ class Repairs:
         begun_ms = self._begun_ms.get(partition)
         if begun_ms is not None and now_ms - begun_ms < AGAIN_MS:
             return
-        if partition.ring is None and not partition.is_branch:
+        if ring_driver(partition) is None and not partition.is_branch:
             return
         self._begun_ms = {one: ms for one, ms in self._begun_ms.items() if now_ms - ms < AGAIN_MS}
         self._begun_ms[partition] = now_ms
@@ -105,16 +106,18 @@ class Repairs:
         return next((reason for reason in reasons if reason is not None), None)
 
     async def _repair_one(self, partition: Partition, found: Suspect, bad: Rotten) -> AnabranchError | None:
-        if partition.ring is not None and bad.end > partition.high_watermark:
+        ring = ring_driver(partition)
+        if ring is not None and bad.end > partition.high_watermark:
             return CorruptDataError("it is not known to be safe anywhere")
         reason: AnabranchError = CorruptDataError("nobody else is heard")
         for broker in self._others(partition):
             if not self._peers.is_up(broker):
                 continue
             try:
-                data = await (self._fetch if partition.ring is not None else self._fetch_lane)(
-                    partition, broker, bad
-                )
+                if ring is not None:
+                    data = await self._fetch(partition, ring.mode.view, broker, bad)
+                else:
+                    data = await self._fetch_lane(partition, broker, bad)
                 await in_heavy_worker(self._workers, lambda data=data: put_back(found.file, bad, data))  # type: ignore[misc]
             except AnabranchError as error:
                 reason = error
@@ -131,7 +134,8 @@ class Repairs:
         logger.error("%s cannot be repaired from another broker: %s", partition.id, reason)
 
     def _others(self, partition: Partition) -> Iterable[BrokerId]:
-        return partition.ring.mode.replica.others if partition.ring is not None else self.lane_holders()
+        ring = ring_driver(partition)
+        return ring.mode.replica.others if ring is not None else self.lane_holders()
 
     async def _fetch_lane(self, partition: Partition, broker: BrokerId, bad: Rotten) -> bytes:
         at, pieces, size = bad.start, [], 0
@@ -145,14 +149,13 @@ class Repairs:
             size += len(piece.data)
         return b"".join(pieces)
 
-    async def _fetch(self, partition: Partition, broker: BrokerId, bad: Rotten) -> bytes:
-        assert partition.ring is not None
+    async def _fetch(self, partition: Partition, view: int, broker: BrokerId, bad: Rotten) -> bytes:
         at, pieces, size = bad.start, [], 0
         while at < bad.end and size <= bad.size_bytes:
             question = ReadRecords(
                 partition.topic_id,
                 partition.id.partition,
-                partition.ring.mode.view,
+                view,
                 at,
                 bad.end,
                 PIECE_BYTES_MAX,
@@ -180,7 +183,7 @@ def _segment_at(partition: Partition, offset: Offset) -> Segment:
 
 def read_records(partition: Partition | None, question: ReadRecords) -> Records:
     """The other side: whole batches of our copy that are safe, and hold. Raises AnabranchError."""
-    ring = partition.ring if partition is not None else None
+    ring = ring_driver(partition) if partition is not None else None
     if partition is None or ring is None or ring.mode.view != question.view:
         raise InvalidRequestError("The partition is not kept here, or not with those.")
     if not question.start < question.end <= partition.high_watermark:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from anabranch.broker.peers.messages import LeaderRow, RingLetter
 from anabranch.broker.peers.peers import Peers
+from anabranch.broker.ring.driver import RingDriver, ring_driver
 from anabranch.broker.topics.partition import Partition
 from anabranch.cluster.metadata.rows import Placement
 from anabranch.errors import AnabranchError, CorruptDataError
@@ -44,11 +45,11 @@ class Replicas:
 
     def place(self, partition: Partition, placement: Placement, strange: ReturnId | None = None) -> None:
         """The agreed table says who keeps it, or shall; `strange`: on another disk than this one."""
-        assert partition.ring is not None, f"nobody else keeps {partition.id}"
+        ring = _ring(partition)
         if (partition.topic_id, partition.id.partition) not in self._partitions:
             self.add(partition)
         replicas, target = placement.replicas, placement.target
-        partition.ring.do(
+        ring.do(
             Placed(
                 placement.view,
                 replicas,
@@ -62,17 +63,17 @@ class Replicas:
 
     def add(self, partition: Partition) -> None:
         """Its letters come and go from now on."""
-        assert partition.ring is not None, f"nobody else keeps {partition.id}"
         self._partitions[partition.topic_id, partition.id.partition] = partition
-        partition.ring.carrier = self
+        _ring(partition).carrier = self
 
     def remove(self, partition: Partition) -> None:
         """It is not kept here any more, or by nobody else."""
         key = (partition.topic_id, partition.id.partition)
         if self._partitions.get(key) is partition:
             del self._partitions[key]
-        if partition.ring is not None:
-            partition.ring.carrier = None
+        ring = ring_driver(partition)
+        if ring is not None:
+            ring.carrier = None
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._partitions.values()))
@@ -87,7 +88,7 @@ class Replicas:
 
     def heard(self, sender: BrokerId, letter: RingLetter) -> None:
         partition = self._partitions.get((letter.topic_id, letter.partition))
-        ring = partition.ring if partition is not None else None
+        ring = ring_driver(partition) if partition is not None else None
         if (
             not self.is_listening
             or partition is None
@@ -103,14 +104,13 @@ class Replicas:
     def prefer(self, topic_id: UUID, index: int) -> None:
         """This broker is the first replica: let it take the leadership now, if it may."""
         partition = self._partitions.get((topic_id, index))
-        if partition is not None and partition.ring is not None:
-            partition.ring.do(Retake())
+        if partition is not None:
+            _ring(partition).do(Retake())
 
     def resign(self) -> None:
         """This broker is about to stop: let others lead."""
         for partition in list(self._partitions.values()):
-            if partition.ring is not None:
-                partition.ring.do(Resign())
+            _ring(partition).do(Resign())
 
     @property
     def is_missed(self) -> bool:
@@ -118,8 +118,7 @@ class Replicas:
         return self.is_listening and any(self._has_heir(partition) for partition in self._partitions.values())
 
     def _has_heir(self, partition: Partition) -> bool:
-        assert partition.ring is not None
-        mode = partition.ring.mode
+        mode = _ring(partition).mode
         if mode.is_fenced or mode.leader() not in (None, self._me):
             return False
         return any(self._peers.is_up(broker) for broker in mode.replica.heirs)
@@ -130,16 +129,17 @@ class Replicas:
             return
         event = Tick()
         for partition in list(self._partitions.values()):
-            ring = partition.ring
-            if ring is not None and ring.mode.is_due(now_ms) and not ring.is_busy:
+            ring = _ring(partition)
+            if ring.mode.is_due(now_ms) and not ring.is_busy:
                 ring.do(event)
 
     def peer_up(self, broker: BrokerId) -> None:
         if not self.is_listening:
             return
         for partition in list(self._partitions.values()):
-            if partition.ring is not None and broker in partition.ring.mode.replica.peers:
-                partition.ring.do(PeerUp(broker))
+            ring = _ring(partition)
+            if broker in ring.mode.replica.peers:
+                ring.do(PeerUp(broker))
 
     def peer_down(self, broker: BrokerId) -> None:
         """Silence is what counts: a link may be back in a moment."""
@@ -149,9 +149,9 @@ class Replicas:
     def leader_of(self, topic_id: UUID, index: int) -> Leadership | None:
         """Leader, generation and those in sync of a partition that is kept here; None: it is not."""
         partition = self._partitions.get((topic_id, index))
-        if partition is None or partition.ring is None:
+        if partition is None:
             return None
-        mode = partition.ring.mode
+        mode = _ring(partition).mode
         leader = mode.leader() if not mode.is_remembering else None
         return leader, mode.generation, mode.replica.in_sync
 
@@ -166,8 +166,7 @@ class Replicas:
         return self._peers.room(to)
 
     def tell(self, partition: Partition, to: BrokerId, message: Message) -> None:
-        assert partition.ring is not None
-        view = partition.ring.mode.view
+        view = _ring(partition).mode.view
         self._peers.tell(to, RingLetter(partition.topic_id, partition.id.partition, view, message))
 
     def settle(self, partition: Partition, effect: EndView | Unseal | AskForDisk) -> None:
@@ -186,8 +185,14 @@ class Replicas:
             self.on_unreadable(partition, start)
 
 
+def _ring(partition: Partition) -> RingDriver:
+    driver = ring_driver(partition)
+    assert driver is not None, f"nobody else keeps {partition.id}"
+    return driver
+
+
 def _row(partition: Partition) -> LeaderRow | None:
-    ring = partition.ring
+    ring = ring_driver(partition)
     if ring is None or not ring.mode.leads:
         return None
     mode = ring.mode

@@ -162,17 +162,17 @@ class KeptPartitions:
         except OSError as error:
             raise StorageError(f"There is no room for the folders of {topic.name}: {error}.") from error
 
-    def know_past(self, partition: Partition, placement: Placement) -> None:
+    def know_archived(self, partition: Partition, placement: Placement) -> None:
         """A start may have opened it before the table knew that it came from the object store; and a table that is
         taken over as a whole may leave out that it was elsewhere meanwhile."""
-        known = partition.past
         if partition.is_object:
             partition.generation = placement.generation
-        if partition.is_object or not placement.floor or (known and known.floor == placement.floor):
+        if partition.is_object or not placement.floor or partition.archived.floor == placement.floor:
             return
-        partition.past = past = self._opener.past_of(partition.id, partition.topic_id, placement.floor)
+        archived = self._opener.prefix_of(partition.id, partition.topic_id, placement.floor)
+        partition.archived = archived
         known_producers = partition.producers.producers
-        known_producers.update({**past.producers(), **known_producers})
+        known_producers.update({**archived.producers(), **known_producers})
 
     # --- closing -------------------------------------------------------------------------------------------------
 

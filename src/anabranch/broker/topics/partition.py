@@ -3,9 +3,8 @@
 `write` is called by the single writer with the jobs of one turn: each is checked against the producer table,
 given its offsets, stamped in place, and all go to the log in one append. What happens then is the mode's
 decision: `Flush` asks the syncer, `Publish` moves the high watermark, answers producers that wait for safety
-and wakes readers. A failed append keeps nothing and takes its producer entries back. A partition that several brokers
-keep has `ring`, which carries out what its mode decides (effects.py); only its leader writes, and producers that wait
-when the leadership is lost are told so at once.
+and wakes readers. A failed append keeps nothing and takes its producer entries back. Its `driver` carries out what the
+mode decides besides; only a leader writes, and producers that wait when the leadership is lost are told so at once.
 
 Whoever changes files of the log besides the writer (retention, the cleaner, deletion) holds `upkeep` meanwhile and
 looks at `is_gone` first: the folder's name may belong to another topic by then.
@@ -15,28 +14,46 @@ All methods run on the loop's thread.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from anabranch.broker.topics.archived_prefix import NOTHING_ARCHIVED
+from anabranch.broker.topics.driver import Driver, SoloDriver
 from anabranch.broker.write.append_queue import AppendJob
 from anabranch.config import TopicSettings
-from anabranch.errors import AnabranchError, FencedLogError, NotOwnerError, RequestTimedOutError, StorageError
+from anabranch.errors import (
+    AnabranchError,
+    FencedGenerationError,
+    FencedLogError,
+    NotOwnerError,
+    RequestTimedOutError,
+    StorageError,
+    UnknownGenerationError,
+)
 from anabranch.log.disk.checkpoint import RecoveryMark
 from anabranch.log.log import Log
-from anabranch.modes.generations import Generations, Row
-from anabranch.modes.mode import Appended, Effect, FlushFinished, Mode, Publish
+from anabranch.log.segment.timestamps import Lookup, Moment
+from anabranch.modes.mode import Effect, Mode, Publish
 from anabranch.record.backend import COMPILED
 from anabranch.record.batch import stamp
 from anabranch.record.producer_table import Producer, ProducerTable
 from anabranch.values import LANE_BITS, Generation, Offset, TopicPartition, is_other_lane
 
 if TYPE_CHECKING:
-    from anabranch.broker.object.archived_prefix import Past
     from anabranch.broker.read.fetch_wait import WaitingFetch
-    from anabranch.broker.ring.driver import Effects
+    from anabranch.broker.read.reading import Reading
     from anabranch.broker.write.producer_limits import ProducerLimits
+    from anabranch.log.segment.slice import Slice
+
+Placed = tuple[memoryview | bytearray, Offset, Offset, int]
+"""A batch with its offsets: bytes, first and last offset, newest timestamp."""
+PlainLimits = tuple[int, int, int, bool]
+OffsetAt = tuple[int, ...]
+"""Offset, timestamp and generation of a record."""
+Found = Moment | tuple[Offset, int] | None
+Search = Callable[[Lookup], Awaitable[Moment | None]]
 
 place_plain: Callable[[list[Any], int, int], list[tuple[memoryview, Any, Any, int]] | None] | None = None
 finish_plain: Callable[[list[Any], int, int], tuple[int, list[Any]] | None] | None = None
@@ -45,6 +62,11 @@ if COMPILED:
     from anabranch.record._fast import PlainProduce, finish_plain, place_plain
 
     PLAIN = (PlainProduce,)
+
+
+def _newest_first(moment: tuple[int, ...]) -> tuple[int, int]:
+    """The newest, and of several the one that comes first."""
+    return moment[1], -moment[0]
 
 
 class Partition:
@@ -62,6 +84,8 @@ class Partition:
     """The table of producers is that of the log, now."""
     is_crowded = False
     """Whoever writes here is to wait for the answer before sending more."""
+    ends_by_quorum = False
+    """Any broker may move its end, which only the metadata quorum knows."""
 
     __slots__ = (
         "_awaiting",
@@ -72,17 +96,17 @@ class Partition:
         "_on_publish",
         "_request_sync",
         "_settings",
+        "archived",
+        "driver",
         "generation",
         "has_gaps",
         "high_watermark",
         "id",
         "log",
         "mode",
-        "past",
         "plain_limits",
         "producer_limits",
         "producers",
-        "ring",
         "snapshot_offset",
         "topic_id",
         "upkeep",
@@ -107,12 +131,11 @@ class Partition:
         self.log = log
         self.mode = mode
         self.generation = Generation(0)
-        self.past: Past | None = None
-        """What of it is in the object store, since it came from there."""
+        self.archived = NOTHING_ARCHIVED
+        """Its records in the object store, if it came from there."""
         self.has_gaps = False
         """It is in branches, or was: between its records may lie billions of offsets, and behind the last one too."""
-        self.ring: Effects | None = None
-        """Which set of replicas keeps it, counted from 0."""
+        self.driver: Driver = SoloDriver(self)
         self.high_watermark = mode.safe_offset()
         self.producers = ProducerTable()
         self.producer_limits: ProducerLimits | None = None
@@ -148,29 +171,24 @@ class Partition:
 
     def _renew_limits(self) -> None:
         limits = None if self.is_gone else plain_limits_of(self._settings)
-        if self.ring is not None and limits is not None:
-            may_write = self.ring.mode.may_write and self._settings.min_insync_replicas <= self.copies
-            limits = (*limits[:2], 1, limits[3]) if may_write else None
-        self.plain_limits = limits
+        self.plain_limits = self.driver.plain_limits(limits) if limits is not None else None
 
     @property
     def start_offset(self) -> Offset:
         """Where it begins for its readers."""
-        start, past = self.log.start_offset, self.past
-        return start if past is None or start > past.floor else past.start_offset
+        start, archived = self.log.start_offset, self.archived
+        return start if start > archived.floor else archived.start_offset
 
     @property
     def copies(self) -> int:
         """On how many brokers a record is when it is safe."""
-        return self.ring.mode.copies if self.ring is not None else 1
+        return self.driver.copies
 
     @property
     def lag(self) -> int:
         """How many records are missing here that others keep safe, as far as is known. Beyond a gap between lanes only
         those of the last lane are."""
-        if self.ring is None:
-            return 0
-        lag = self.ring.mode.replica.lag
+        lag = self.driver.lag
         safe = self.log.end_offset + lag
         is_gap = self.has_gaps and is_other_lane(self.log.end_offset, safe)
         return safe % (1 << LANE_BITS) if is_gap else lag
@@ -178,17 +196,17 @@ class Partition:
     @property
     def acks1_waits(self) -> bool:
         """Whether a producer that asks for the leader's word alone waits for that of a follower all the same."""
-        return self.ring is not None and self.ring.acks1_waits
+        return self.driver.acks1_waits
 
     @property
-    def has_past(self) -> bool:
+    def has_archived(self) -> bool:
         """Older records of it are in the object store, which this log alone knows nothing of."""
-        return self.past is not None and self.start_offset < self.past.floor
+        return self.start_offset < self.archived.floor
 
     @property
     def leaves_for_store(self) -> bool:
         """It goes over to the object store, and is copied there."""
-        return self.ring is not None and self.ring.mode.replica.target == ()
+        return self.driver.leaves_for_store
 
     def check_writable(self) -> None:
         """Raises what a producer is to be told if nothing may be written here now."""
@@ -198,25 +216,18 @@ class Partition:
 
     def check_leader(self) -> None:
         """Only the leader serves readers. Raises NotOwnerError."""
-        if self.ring is not None and not self.ring.mode.leads:
+        if not self.driver.leads:
             raise NotOwnerError(f"This broker does not lead {self.id}.")
 
     @property
     def is_leader(self) -> bool:
         """Whether this broker serves those who read and write here."""
-        return self.ring is None or self.ring.mode.leads
-
-    @property
-    def generations(self) -> Generations:
-        """Which leadership wrote which records."""
-        if self.ring is not None:
-            return self.ring.mode.generations
-        return Generations([Row(self.generation, Offset(0))])
+        return self.driver.leads
 
     @property
     def is_settled(self) -> bool:
         """Whether the high watermark is as far as it ever was: a new leader has to find out."""
-        return self.ring is None or self.ring.mode.is_settled
+        return self.driver.is_settled
 
     @property
     def readable_end(self) -> Offset:
@@ -228,17 +239,88 @@ class Partition:
 
     def _below_floor(self, end: Offset) -> Offset:
         """Where records end that do so at `end`, or before it in the object store."""
-        return self.past.readable_end if self.past is not None and end == self.past.floor else end
+        return self.archived.readable_end if end == self.archived.floor else end
 
     def runs(self, start: Offset) -> list[tuple[Offset, Offset]]:
         """Where there are records that readers may see, without the gaps; of what lies in the object store, those from
         `start` on."""
-        stored = (
-            self.past.runs(start)
-            if self.past is not None and self.log.start_offset <= self.past.floor
-            else []
-        )
-        return [*stored, *self.log.runs(self.high_watermark)]
+        archived = self.archived.runs(start) if self.log.start_offset <= self.archived.floor else []
+        return [*archived, *self.log.runs(self.high_watermark)]
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, start: Offset, bytes_max: int, upto: Offset, reading: "Reading") -> "Slice | None":
+        """Batches from `start` on; None: they have to come from elsewhere first. Raises AnabranchError."""
+        archived = self.archived
+        if start < archived.floor:
+            if not archived.is_read(start):
+                return archived.read(start, bytes_max, min(upto, archived.floor), reading)
+            start = archived.floor
+        part = self.log.slice(start, bytes_max, upto, whole_first=reading.whole_first)
+        limit = max(1, reading.memory_bytes_left)
+        if part.is_warm and not part.verified and part.count > limit < bytes_max:
+            part = self.log.slice(start, limit, upto, whole_first=reading.whole_first)
+        return part
+
+    def is_cut(self, start: Offset, part: "Slice", upto: Offset) -> bool:
+        """Whether more can be read than `part`, which begins at `start`: a slice ends with its file."""
+        if start < self.archived.floor < upto:
+            return True
+        return self.log.is_cut(start, part, upto) if part.is_cut is None else part.is_cut
+
+    def may_come(self, offset: Offset, reading: "Reading") -> bool:
+        """Whether an offset that is not here may exist all the same, or come to exist, at other brokers."""
+        return False
+
+    def is_kept_here(self, offset: Offset) -> bool:
+        """Whether a record of that offset is, if at all, in files of this broker."""
+        return offset >= self.archived.floor
+
+    async def offset_for_time(self, timestamp_ms: int, search: Search) -> OffsetAt | None:
+        """The first record of that time or later that readers may see. `search` carries out a lookup in a log. Raises
+        AnabranchError."""
+        found: Found = None
+        if self.log.start_offset <= self.archived.floor:
+            found = await self.archived.offset_for_time(timestamp_ms)
+        if found is None:
+            found = await search(self.log.offset_for_time(timestamp_ms))
+        return self._seen(found)
+
+    async def max_timestamp(self, search: Search) -> OffsetAt | None:
+        """The first record of the newest time. As `offset_for_time`."""
+        found: list[Found] = []
+        if self.log.start_offset <= self.archived.floor:
+            found.append(await self.archived.max_timestamp())
+        found.append(await search(self.log.max_timestamp()))
+        moments = [each for each in found if each is not None]
+        return self._seen(max(moments, key=_newest_first, default=None))
+
+    def _seen(self, found: Found) -> OffsetAt | None:
+        if found is None or found[0] >= self.high_watermark:
+            return None
+        return (*found, self.generation)[:3]
+
+    def divergence(self, generation: int, offset: int) -> tuple[int, int] | None:
+        """Where the log of a reader that is at `offset`, behind a record of `generation` (-1: it does not say), leaves
+        ours: the generation up to which they agree, and its end. None: they agree up to there."""
+        if generation < 0 or offset <= self.archived.floor:
+            return None  # Nothing is ever cut from what is in the object store.
+        return self.driver.divergence(generation, offset)
+
+    def generation_end(self, generation: int) -> tuple[int, int] | None:
+        """A generation and where it ended: that one, or if it is not known here the last one before. None: nobody
+        knows."""
+        return self.driver.generation_end(generation)
+
+    def check_generation(self, generation: int) -> None:
+        """A client that knows a generation of its partition must know the present one; -1: it knows none."""
+        if generation < 0 or generation == self.generation:
+            return
+        if generation < self.generation:
+            raise FencedGenerationError(f"{self.id} is at generation {self.generation}, not {generation}.")
+        raise UnknownGenerationError(f"{self.id} is at generation {self.generation}, not yet {generation}.")
+
+    # --- state -------------------------------------------------------------------------------------------------
 
     @property
     def is_gone(self) -> bool:
@@ -263,14 +345,13 @@ class Partition:
 
     def write(self, jobs: list[AppendJob], now_ms: int) -> None:
         """Append the jobs of one turn. Every job is answered, now or when it is safe."""
-        log, ring = self.log, self.ring
-        if self._gone_because is not None or log.fenced or ring is not None:
-            refusal = self._refusal()
-            if refusal is not None:
-                self._fail(jobs, refusal)
-                return
-        if ring is not None and ring.acks1_waits:
-            let_wait(jobs, ring.monotonic_ms())
+        log, driver = self.log, self.driver
+        refusal = self._refusal()
+        if refusal is not None:
+            self._fail(jobs, refusal)
+            return
+        if driver.acks1_waits:
+            let_wait(jobs, driver.monotonic_ms())
         batches, accepted, noted = self._place(jobs, now_ms)
         if batches:
             try:
@@ -282,19 +363,20 @@ class Partition:
                     raise
                 self._not_written(accepted, error)
                 return
-        if ring is None or not batches:
+        if not batches:
             self._answer_or_await(accepted)
-            if batches:
-                self._carry_out(self.mode.step(Appended(log.end_offset), now_ms))
             return
-        records = b"".join([batch[0] for batch in batches])  # Now: the buffers are used again from here on.
+        records = driver.copied(batches)  # Now: the buffers are used again from here on.
         self._answer_or_await(accepted)
-        self._replicate(ring, batches[0][1], records)
+        self._is_writing = True  # The syncs of a turn begin together.
+        try:
+            driver.appended(batches[0][1], log.end_offset, records, now_ms)
+        finally:
+            self._is_writing = False
 
     def _not_written(self, jobs: list[AppendJob], error: StorageError) -> None:
         self._fail(jobs, error)
-        if self.ring is not None:
-            self.ring.refused()
+        self.driver.refused()
 
     def _refusal(self) -> AnabranchError | None:
         """Why nothing can be written. A job may have been queued before its topic went, its log was fenced, or another
@@ -304,19 +386,12 @@ class Partition:
         if self.log.fenced:
             # A repeat of a batch would be written nowhere and wait for a sync that never comes.
             return FencedLogError(f"{self.id} takes no writes until a restart: a sync failed.")
-        return self.ring.refusal() if self.ring is not None else None
-
-    def _replicate(self, ring: "Effects", start: Offset, records: bytes) -> None:
-        self._is_writing = True  # The syncs of a turn begin together.
-        try:
-            ring.appended(start, self.log.end_offset, records)
-        finally:
-            self._is_writing = False
+        return self.driver.refusal()
 
     def _place(
         self, jobs: list[AppendJob], now_ms: int
     ) -> tuple[
-        Sequence[tuple[memoryview | bytearray, Offset, Offset, int]],
+        Sequence[Placed],
         list[AppendJob],
         list[tuple[int, Producer | None]],
     ]:
@@ -372,17 +447,14 @@ class Partition:
         return True
 
     def synced(self, end: Offset, now_ms: int) -> None:
-        if self.ring is None:
-            self._carry_out(self.mode.step(FlushFinished(end), now_ms))
-        elif not self.is_gone:
-            self.ring.do(FlushFinished(end))
+        self.driver.synced(end, now_ms)
 
     def sync_failed(self, error: StorageError) -> None:
         """The log has fenced itself; whoever waited for this sync must not believe in it."""
         awaiting, self._awaiting = self._awaiting, deque()
         self._fail(list(awaiting), error)
-        if self.ring is not None and self.log.fenced:
-            self.ring.fence()
+        if self.log.fenced:
+            self.driver.fence()
 
     def time_out(self, now_ms: int) -> None:
         """Tell producers whose time is up that we do not know; their records stay, and may become safe later."""
@@ -392,21 +464,21 @@ class Partition:
         self._awaiting = deque(job for job in self._awaiting if job.deadline_ms > now_ms)
         self._fail(late, RequestTimedOutError(f"{self.id} was not synced within the request's timeout."))
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
+    def carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Publish):
                 self.publish(effect.end)
             else:
                 self._request_sync(self)
 
-    # --- what a ring has done ----------------------------------------------------------------------------------
+    # --- what its driver has done ----------------------------------------------------------------------------------
 
     def request_sync(self) -> None:
         """Sync what is written: at the end of the turn if that writes, or else now."""
         if self._is_writing:
             self._request_sync(self)
-        elif self.ring is not None:
-            self.ring.sync_now(self)
+        else:
+            self.driver.sync_now()
 
     def lost_leadership(self, error: AnabranchError) -> None:
         """Whoever waits asks the new leader."""
@@ -429,8 +501,7 @@ class Partition:
         log.cut_back(end)
         is_any_forgotten = self.producers.cut(end)
         if self.snapshot_offset > end:
-            assert self.ring is not None
-            self.ring.drop_snapshot(self)
+            self.driver.drop_snapshot()
         elif is_any_forgotten:
             # The snapshot on the disk remembers more of them, and less than the log has below the cut.
             self.snapshot_offset = Offset(-1)
@@ -439,8 +510,7 @@ class Partition:
     def publish(self, end: Offset) -> None:
         assert end <= self.log.end_offset, "published beyond the end of the log"
         self.high_watermark = end
-        if self.ring is not None:
-            self.log.firm_offset = max(end, self.log.firm_offset or end)
+        self.driver.published(end)
         awaiting = self._awaiting
         if awaiting and awaiting[0].end_offset <= end:
             safe = []
@@ -477,7 +547,7 @@ def let_wait(jobs: list[AppendJob], now_ms: int) -> None:
             job.deadline_ms = now_ms + max(0, lead.timeout_ms)
 
 
-def plain_limits_of(settings: TopicSettings) -> tuple[int, int, int, bool] | None:
+def plain_limits_of(settings: TopicSettings) -> PlainLimits | None:
     """The largest batch, how far ahead of us a record's time may be, how many copies acks=all needs, and whether
     compressed batches are kept as they come."""
     if not settings.keeps_plain_batches:

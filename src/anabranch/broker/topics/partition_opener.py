@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from anabranch.broker.topics.archived_prefix import ArchivedPrefix
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.topics.stored_state import StoredState, partition_key
 from anabranch.broker.topics.topic_folders import BRANCH_FILE, LEAVING_FILE, RING_FILE, clear_folder
@@ -37,7 +38,6 @@ from anabranch.modes.solo import SoloMode
 from anabranch.values import LANE_BITS, BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from anabranch.broker.object.archived_prefix import Past
     from anabranch.broker.ring.opener import RingOpener
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class PartitionOpener:
         """What recovery found and may be in the page cache only."""
         self.open_object: Callable[[TopicPartition, UUID, TopicSettings], Partition] = _no_objects
         """Set by the broker: opens a partition whose records are in the object store."""
-        self.past_of: Callable[[TopicPartition, UUID, Offset], Past] = _no_past
+        self.prefix_of: Callable[[TopicPartition, UUID, Offset], ArchivedPrefix] = _no_prefix
         """Set by the broker: what lies in the object store below a floor."""
         self.need_branches: Callable[[], None] = _nothing_needed
         self.learn_branches: Callable[[Topic], Awaitable[None]] = _nothing_to_learn
@@ -191,7 +191,7 @@ class PartitionOpener:
         )
         partition.producer_limits = self.producer_limits
         partition.has_gaps = _may_have_gaps(log, placement)
-        self._know_past(partition, placement)
+        self._know_archived(partition, placement)
         self._restore_producers(partition, point)
         if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
@@ -228,11 +228,11 @@ class PartitionOpener:
             )
         return found
 
-    def _know_past(self, partition: Partition, placement: Placement | None) -> None:
+    def _know_archived(self, partition: Partition, placement: Placement | None) -> None:
         """It has come from the object store: what is below its floor is there, and producers go on from there."""
         if placement is not None and placement.floor:
-            partition.past = self.past_of(partition.id, partition.topic_id, placement.floor)
-            partition.producers.producers.update(partition.past.producers())
+            partition.archived = self.prefix_of(partition.id, partition.topic_id, placement.floor)
+            partition.producers.producers.update(partition.archived.producers())
 
     def _is_of_before(self, partition_id: TopicPartition, placement: Placement) -> bool:
         """Whether what the folder holds has gone over to the object store, and came back from there, while this broker
@@ -400,7 +400,7 @@ def _no_objects(partition_id: TopicPartition, topic_id: UUID, settings: TopicSet
     raise AssertionError(f"nobody has said how {partition_id} is opened")
 
 
-def _no_past(partition_id: TopicPartition, topic_id: UUID, floor: Offset) -> "Past":
+def _no_prefix(partition_id: TopicPartition, topic_id: UUID, floor: Offset) -> ArchivedPrefix:
     raise AssertionError(f"nobody has said where {partition_id} is below {floor}")
 
 

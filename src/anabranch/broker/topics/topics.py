@@ -497,7 +497,7 @@ class Topics:
                 partition_id = TopicPartition(state.topic.name, index)
                 self._put(state, index, self.kept.open(partition_id, state.topic, state.settings))
             elif partition is not None and self.kept.is_here(placement):
-                self.kept.know_past(partition, placement)
+                self.kept.know_archived(partition, placement)
                 self.on_opened(partition, placement)
             elif (partition is None) == self.kept.is_here(placement):
                 is_done = False
@@ -522,7 +522,7 @@ class Topics:
         if partition.is_branch or topic.is_branched(partition.id.partition):
             is_branched = partition.is_branch and topic.is_branched(partition.id.partition)
             return is_branched and partition.branched_view == placement.view
-        return partition.ring is None or partition.ring.mode.view >= placement.since_view
+        return partition.driver.is_of_view(placement.since_view)
 
     def _leave_form(self, state: TopicState, index: int, partition: Partition) -> None:
         state.partitions[index] = None

@@ -77,7 +77,7 @@ class Cleaning:
             self._broker.clock.wall_ms(),
             self._is_stopping,
             safe_end=partition.high_watermark,
-            tombstones_stay=partition.has_past,
+            tombstones_stay=partition.has_archived,
         )
 
     async def _run(self, partition: Partition, due: CleanPlan) -> None:

@@ -297,17 +297,17 @@ class Housekeeping:
             await self._broker.branches.retain(partition, now_ms)
         else:
             await self._drop_expired(partition, now_ms)
-        await self._drop_past(partition)
+        await self._drop_archived(partition)
 
-    async def _drop_past(self, partition: Partition) -> None:
+    async def _drop_archived(self, partition: Partition) -> None:
         """Of a partition that came from the object store and has lost records since, nothing older is kept there."""
-        past = partition.past
-        if past is None or partition.log.start_offset <= past.floor or not partition.is_leader:
+        archived = partition.archived
+        if not archived.exists or partition.log.start_offset <= archived.floor or not partition.is_leader:
             return
         try:
-            await self._broker.delete_stored(partition, past.floor)
+            await self._broker.delete_stored(partition, archived.floor)
         except (NotControllerError, QuorumBusyError) as error:
-            logger.info("the past of %s stays in the object store for now: %s", partition.id, error)
+            logger.info("older records of %s stay in the object store for now: %s", partition.id, error)
 
     async def _drop_expired(self, partition: Partition, now_ms: int) -> None:
         log = partition.log

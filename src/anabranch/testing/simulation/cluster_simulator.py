@@ -31,6 +31,7 @@ from anabranch.broker.branch.partition import BranchPartition
 from anabranch.broker.broker import Broker
 from anabranch.broker.metadata import metadata_log
 from anabranch.broker.peers.messages import LeaderRow
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.write.sync_place import PROOF_MIN
 from anabranch.config import NodeSettings
@@ -562,7 +563,7 @@ class ClusterSimulator:
         if placement.target is not None or kept.keys() != set(placement.replicas):
             return f"{partition_id} is kept by {list(kept)} and should be by {placement}"
         copies = list(kept.values())
-        rings = [each.ring.mode for each in copies if each.ring is not None]
+        rings = [ring.mode for each in copies if (ring := ring_driver(each)) is not None]
         if (
             sum(each.is_leader for each in copies) == 1
             and len({each.log.end_offset for each in copies}) == 1
@@ -614,7 +615,8 @@ class ClusterSimulator:
 def _is_fenced(partition: Partition) -> bool:
     if isinstance(partition, BranchPartition):
         return any(log.fenced for log in partition.lanes.logs())
-    return partition.log.fenced or (partition.ring is not None and partition.ring.mode.is_fenced)
+    ring = ring_driver(partition)
+    return partition.log.fenced or (ring is not None and ring.mode.is_fenced)
 
 
 def contents_of(partition: Partition, start: Offset) -> bytes:

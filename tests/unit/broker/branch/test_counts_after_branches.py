@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.cli.branch.facts import put_together
 from anabranch.modes.branch.history import records_between
 from anabranch.server.metrics import _records_behind
@@ -118,9 +119,10 @@ def test_all_of_it_holds_after_restarts_and_on_a_broker_that_copied_it_later() -
     assert [tuple(run) for run in copied.log.runs(copied.log.end_offset)] == cluster.runs()
     follower = next(each for each in (1, 2, 3) if each != cluster.leader_of(0))
     behind = cluster.broker(follower).topics.partition("t", 0)
-    assert behind.ring is not None
+    ring = ring_driver(behind)
+    assert ring is not None
     heard = behind.log.end_offset + 3 * LANE + 7
-    behind.ring.mode.replica._heard_safe = Offset(heard)
+    ring.mode.replica._heard_safe = Offset(heard)
     assert behind.lag == heard % LANE, "nobody knows what of it are gaps"
     cluster.check_end_moves()
 

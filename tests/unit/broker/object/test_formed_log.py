@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.object import archived_prefix as formed_log
-from anabranch.broker.object.archived_prefix import Past
+from anabranch.broker.object.archived_prefix import StoredPrefix
 from anabranch.objects.layout.names import Row
 from anabranch.record.producer_table import Producer, WrittenBatch
 from anabranch.values import Offset, TopicPartition
@@ -15,9 +15,13 @@ from support.object_cluster import TOPIC, row, written
 LANE = 2**32
 
 
+def no_reads(*_: Any) -> Any:
+    raise AssertionError("nothing of it is fetched")
+
+
 def past(
     floor: int, *rows: tuple[int, int], start: int = 0, producers: dict[int, Producer] | None = None
-) -> Past:
+) -> StoredPrefix:
     """Of one with these rows in the table."""
     found = [row(written(number), first, end) for number, (first, end) in enumerate(rows)]
 
@@ -34,7 +38,7 @@ def past(
         producers=lambda key: SimpleNamespace(producers=producers or {}),
     )
     table: Any = SimpleNamespace(objects=objects)
-    return Past(TopicPartition("t", 0), (TOPIC, 0), Offset(floor), table, None)
+    return StoredPrefix(TopicPartition("t", 0), (TOPIC, 0), Offset(floor), table, None, no_reads)
 
 
 def test_records_are_counted_without_what_lies_between_objects() -> None:

@@ -4,13 +4,14 @@ import asyncio
 import gc
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from anabranch.broker.object.cache import blocks
 from anabranch.broker.object.cache.block_cache import Answer
-from anabranch.broker.object.fetch_loads import LOAD_MS_MIN
+from anabranch.broker.object.fetch_loads import LOAD_MS_MIN, FetchLoads
 from anabranch.broker.object.partition import ObjectPartition
 from anabranch.broker.requests.call import Call, Piece
 from anabranch.config import TopicSettings
@@ -53,6 +54,7 @@ class FetchWorld(ObjectWorld):
             self.broker.metadata.table,
             broker_id=BrokerId(1),
             writing=NoWriting(),
+            begin_reads=partial(FetchLoads, self.broker),
             on_publish=self.broker.core.wake_readers,
             finish=lambda job: None,
             finished=lambda size: None,

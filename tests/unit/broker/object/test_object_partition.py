@@ -18,6 +18,7 @@ from anabranch.errors import AnabranchError, StorageError, UnknownTopicOrPartiti
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.values import BrokerId, Offset, TopicPartition
+from support.writing_world import no_remote_reads
 
 TOPIC = uuid.UUID(int=3)
 KEY = (TOPIC, 0)
@@ -49,6 +50,7 @@ class World:
             self.table,
             broker_id=ME,
             writing=self.writing if has_store else None,
+            begin_reads=no_remote_reads,
             on_publish=self.woken.append,
             finish=self.finished.append,
             finished=lambda size: None,
@@ -129,6 +131,7 @@ def test_partition_begins_where_the_table_is() -> None:
         world.table,
         broker_id=ME,
         writing=world.writing,
+        begin_reads=no_remote_reads,
         on_publish=world.woken.append,
         finish=world.finished.append,
         finished=lambda size: None,

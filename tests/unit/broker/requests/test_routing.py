@@ -11,6 +11,7 @@ from anabranch.broker.peers.messages import ForwardRequest
 from anabranch.broker.requests import routing
 from anabranch.broker.requests.call import Call
 from anabranch.broker.requests.routing import Gate
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.errors import UnsupportedVersionError
 from anabranch.testing.in_process_client import Pending
 from anabranch.values import BrokerId
@@ -53,7 +54,7 @@ def everybody_knows(cluster: WholeCluster, index: int) -> bool:
     if named or leader not in cluster.lives:
         return False
     partition = cluster.broker(leader).topics.find_partition("t", index)
-    ring = partition.ring if partition is not None else None
+    ring = ring_driver(partition) if partition is not None else None
     return partition is not None and (ring is None or (ring.mode.may_write and ring.mode.is_settled))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.handlers.elect_leaders import LOOK, UNCLEAN
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.record.batch import batch_spans
 from anabranch.record.records import records_of
 from anabranch.wire.api_keys import ApiKey
@@ -49,7 +50,7 @@ class Ring:
         """Who leads and may write."""
         for broker_id, life in self.cluster.lives.items():
             partition = life.broker.topics.find_partition("t", 0)
-            ring = partition.ring if partition is not None else None
+            ring = ring_driver(partition) if partition is not None else None
             if ring is not None and ring.mode.may_write and ring.mode.is_settled:
                 return broker_id
         return None
@@ -93,7 +94,7 @@ class Ring:
         leader, placement = self.leader(), self.placement()
         if leader is None or placement.target is not None or len(placement.replicas) != copies:
             return False
-        ring = self.cluster.broker(leader).topics.partition("t", 0).ring
+        ring = ring_driver(self.cluster.broker(leader).topics.partition("t", 0))
         assert ring is not None
         return len(ring.mode.replica.in_sync) == copies
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from anabranch.broker.ring import replication_chunks as pieces
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.broker.topics.stored_state import partition_key
 from anabranch.broker.write.producer_limits import COUNT_MS
 from anabranch.cluster.metadata.rows import Placement
@@ -82,7 +83,7 @@ def test_a_leader_that_dies_is_followed_by_the_second_and_takes_over_again_when_
         world.produced([b"c"])
         world.become_equal()
         assert world.brokers[3].values == [b"a", b"b", b"c"]
-        assert world.leader.partition.generations.rows[-1][1] == 2
+        assert ring_driver(world.leader.partition).mode.generations.rows[-1][1] == 2
 
 
 def test_a_follower_far_behind_catches_up_within_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -576,7 +577,7 @@ def test_a_partition_that_comes_back_begins_anew_whatever_was_known_of_it_at_the
             back = third.opener.open(
                 TopicPartition("t", 0), TOPIC_ID, settings, is_new=True, placement=target
             )
-        assert (back.log.end_offset, back.log.damaged, back.generations.rows) == (0, [], ())
+        assert (back.log.end_offset, back.log.damaged, ring_driver(back).mode.generations.rows) == (0, [], ())
         assert back.mode.replica.kept.is_trusted  # type: ignore[attr-defined]
 
 
@@ -676,7 +677,7 @@ def test_what_was_synced_before_a_cut_is_not_believed_after_it() -> None:
     """The word of a sync may have to wait for something to be remembered, and a cut come before it."""
     with ring_with(b"a") as world:
         follower = world.brokers[2]
-        carried_out = follower.partition.ring
+        carried_out = ring_driver(follower.partition)
         carried_out._is_waiting = True
         follower.partition.synced(9, 0)
         carried_out._is_waiting = False

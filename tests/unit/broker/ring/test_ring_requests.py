@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -162,7 +163,7 @@ def test_a_new_leader_does_not_say_where_the_log_ends_before_it_knows() -> None:
     cluster = cluster_with_topic()
     leader = cluster.led("t") or 0
     cluster.produce(leader, "t", b"a", b"b")
-    replica = cluster.partition(leader, "t").ring.mode.replica  # type: ignore[union-attr]
+    replica = ring_driver(cluster.partition(leader, "t")).mode.replica  # type: ignore[union-attr]
     assert replica.leader is not None
     replica.leader.start = Offset(3)
     assert list_offsets(cluster, leader)["error_code"] == ErrorCode.OFFSET_NOT_AVAILABLE

@@ -155,7 +155,7 @@ async def test_failed_sync_fails_who_waited_and_publishes_nothing() -> None:
     assert isinstance(answered[0].error, FencedLogError)
     assert (partition.high_watermark, bench.core.queue.bytes_held) == (0, 0)
     with pytest.raises(FencedLogError):
-        bench.broker.check_writable(partition)
+        partition.check_writable()
 
 
 async def syncing_here() -> tuple[Bench, Partition]:
@@ -210,7 +210,7 @@ async def test_sync_that_fails_on_the_loop_fails_who_waited_and_fences_the_log()
     assert all(isinstance(jobs[0].error, FencedLogError) for jobs in answered)
     assert (partition.high_watermark, bench.core.queue.bytes_held) == (safe, 0)
     with pytest.raises(FencedLogError):
-        bench.broker.check_writable(partition)
+        partition.check_writable()
 
 
 @in_loop

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from anabranch.broker.ring.driver import ring_driver
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.write.refused_batches import NOTED_MAX, RefusedBatches
 from anabranch.errors import (
@@ -214,7 +215,7 @@ def test_batches_behind_one_that_had_too_few_copies_wait_for_it(monkeypatch: pyt
     cluster.settle()
     cluster.topic("t")
     leader = cluster.led("t") or 0
-    ring = cluster.partition(leader, "t").ring
+    ring = ring_driver(cluster.partition(leader, "t"))
     assert ring is not None
 
     def produce(sequence: int) -> int:
