@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.branch.report import records_behind
+from anabranch.broker.branch.served_records import records_behind
 from anabranch.cli.branch.facts import PartitionFacts, put_together
 from anabranch.cli.branch.tree import drawn
 from anabranch.errors import BrokerRefusedError

@@ -209,11 +209,11 @@ class Calls(Asking):
         return Written(row["base_offset"], row["log_append_time_ms"])
 
     def _writer(self, topic: str, partition: int) -> BrokerId:
-        """Whoever leads; what is in the object store this broker may write itself."""
-        at = self.leader(topic, partition)
-        state = self._broker.topics.find(topic)
-        if state is not None and state.topic.is_object and self._broker.objects is not None:
+        """This broker, if it may write; else whoever leads."""
+        here = self._broker.topics.find_partition(topic, partition)
+        if here is not None and here.is_leader:
             return self.broker_id
+        at = self.leader(topic, partition)
         if at is None:
             raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, f"Nobody leads {topic}-{partition} just now.")
         return at

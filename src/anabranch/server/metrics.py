@@ -8,7 +8,6 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from anabranch import __version__
-from anabranch.values import Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.branch.branches import BranchTopics
@@ -165,22 +164,9 @@ class NodeCollector(Collector):
         for group_id, topic_partition, committed in self._broker.groups.committed():
             partition = _readable(self._broker.topics, topic_partition)
             if partition is not None:
-                behind = _records_behind(self._broker, partition, committed)
+                behind = partition.records_from(committed)
                 lag.add_metric([group_id, topic_partition.topic, str(topic_partition.partition)], behind)
         yield lag
-
-
-def _records_behind(broker: "Broker", partition: "Partition", committed: int) -> int:
-    if not partition.has_gaps:
-        return max(0, partition.high_watermark - committed)
-    if not partition.is_branch or broker.branches is None:
-        return sum(max(0, end - max(start, committed)) for start, end in partition.runs(Offset(committed)))
-    from anabranch.broker.branch.partition import BranchPartition
-    from anabranch.broker.branch.report import records_behind
-    from anabranch.broker.branch.views import BranchView
-
-    assert isinstance(partition, BranchPartition | BranchView)
-    return records_behind(broker.branches.gaps, partition, committed)
 
 
 def _readable(topics: "Topics", place: "TopicPartition") -> "Partition | None":

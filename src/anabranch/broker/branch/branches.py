@@ -155,6 +155,7 @@ class BranchTopics:
             topic_id,
             lanes,
             self.tube,
+            self.gaps,
             settings,
             broker_id=BrokerId(broker.id),
             files=broker.files,

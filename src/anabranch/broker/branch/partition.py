@@ -22,6 +22,7 @@ from anabranch.broker.branch.lanes.log_to_lanes import CLOSING_FILE
 from anabranch.broker.branch.lanes.logs import LaneLogs
 from anabranch.broker.branch.lanes.snapshots import LaneSnapshots
 from anabranch.broker.branch.line_view import NO_GENERATION, BranchLog, headers_of
+from anabranch.broker.branch.served_records import records_behind
 from anabranch.broker.topics.partition import Partition, let_wait, plain_limits_of
 from anabranch.broker.topics.partition_opener import write_producers
 from anabranch.broker.topics.topic_folders import BRANCH_FILE
@@ -42,6 +43,7 @@ from anabranch.record.batch import BatchHeader
 from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.broker.branch.lanes.gaps import LaneGaps
     from anabranch.broker.read.reading import Reading
     from anabranch.log.log import Log
 
@@ -72,6 +74,7 @@ class BranchPartition(Partition):
         "_workers",
         "branched_view",
         "branches",
+        "gaps",
         "is_alone",
         "key",
         "lanes",
@@ -87,6 +90,7 @@ class BranchPartition(Partition):
     )
 
     is_branch = True
+    start_is_in_file = False
     mode: BranchMode
 
     def __init__(
@@ -95,6 +99,7 @@ class BranchPartition(Partition):
         topic_id: UUID,
         lanes: LaneLogs,
         tube: BranchTube,
+        gaps: "LaneGaps",
         settings: TopicSettings,
         *,
         broker_id: BrokerId,
@@ -116,6 +121,7 @@ class BranchPartition(Partition):
         self.key = topic_id, partition_id.partition
         self.lanes = lanes
         self.tube = tube
+        self.gaps = gaps
         self.branches: Branches = tube.branches(self.key)
         self.reign: Lane | None = None
         """The lane that this broker writes to now; None: it does not reign."""
@@ -265,6 +271,18 @@ class BranchPartition(Partition):
     @property
     def readable_end(self) -> Offset:
         return self._below_floor(self.view.readable_end(self.high_watermark))
+
+    @property
+    def base(self) -> "BranchPartition":
+        """The partition whose lanes it reads; of a view that is another one."""
+        return self
+
+    @property
+    def deletable_end(self) -> Offset:
+        return self.high_watermark
+
+    def records_from(self, offset: int) -> int:
+        return records_behind(self.gaps, self, offset)
 
     def may_come(self, offset: Offset, reading: "Reading") -> bool:
         """Nobody here knows what comes on other sides of a split: what lies beyond the line is waited for."""

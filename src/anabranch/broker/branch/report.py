@@ -7,20 +7,19 @@ has heard lately.
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch.broker.branch.lanes.gaps import LaneGaps, without_gaps
+from anabranch.broker.branch.lanes.gaps import LaneGaps
 from anabranch.broker.branch.partition import BranchPartition
+from anabranch.broker.branch.served_records import served_line, stored_line
 from anabranch.broker.branch.views import BranchView
 from anabranch.modes.branch.history import (
     joins,
     lane_ends,
     open_tips,
-    present_line,
     reappended,
-    records_between,
 )
-from anabranch.modes.branch.lines import Line, Span
-from anabranch.modes.branch.rows import NO_LANE, BranchRow, Lane, RowKind, lane_of
-from anabranch.values import BrokerId, Offset, is_other_lane
+from anabranch.modes.branch.lines import Span
+from anabranch.modes.branch.rows import NO_LANE, BranchRow, Lane, RowKind
+from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.branch.branch_log import Key
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 NOBODY = -1
-START = Offset(0)
 
 
 # --- DescribeBranches ------------------------------------------------------------------------------------------------
@@ -38,7 +36,7 @@ def describe(
     broker: "Broker", gaps: LaneGaps, partition: BranchPartition | BranchView, rows: Sequence[BranchRow]
 ) -> Body:
     """`rows`: those of the partition, as far as they are wanted."""
-    base = partition.base if isinstance(partition, BranchView) else partition
+    base = partition.base
     leader, copies = leader_of(broker, base)
     lane, end = (
         partition.lane if isinstance(partition, BranchView) else base.tip.lane,
@@ -59,37 +57,6 @@ def describe(
         "held": [_span(each) for each in base.lanes.all_held()],
         "rows": [_row(row) for row in rows if not base.branches.is_earlier(_lane_of(row))],
     }
-
-
-def stored_line(partition: BranchPartition | BranchView, start: Offset = START) -> Line:
-    """Where there are records in the object store, below every branch, from `start` on. Each is of the lane that its
-    number says."""
-    if partition.log.start_offset > partition.archived.floor:
-        return ()
-    return tuple(Span(lane_of(first), first, end) for first, end in partition.archived.runs(start))
-
-
-def served_line(gaps: LaneGaps, partition: BranchPartition | BranchView) -> Line:
-    """Where there are records to read now, besides those in the object store."""
-    base = partition.base if isinstance(partition, BranchView) else partition
-    line = present_line(base.branches, partition.line, partition.high_watermark)
-    line = tuple(run for span in line for run in _runs(base, span))
-    return without_gaps(line, (gap for span in line for gap in gaps.known(base, span.lane)))
-
-
-def _runs(partition: BranchPartition, span: Span) -> Line:
-    """What the topic had before it went into branches is one lane; it has gaps if the topic was in branches already."""
-    log = partition.lanes.get(span.lane)
-    if log is None or not is_other_lane(span.start, span.end - 1):
-        return (span,)
-    runs = (Span(span.lane, max(span.start, first), min(span.end, end)) for first, end in log.runs(span.end))
-    return tuple(run for run in runs if run.start < run.end)
-
-
-def records_behind(gaps: LaneGaps, partition: BranchPartition | BranchView, committed: int) -> int:
-    """How many records a group that has committed this offset has still to read."""
-    line = (*stored_line(partition, Offset(committed)), *served_line(gaps, partition))
-    return records_between(line, committed, partition.high_watermark)
 
 
 def leader_of(broker: "Broker", partition: BranchPartition) -> tuple[BrokerId | None, tuple[BrokerId, ...]]:

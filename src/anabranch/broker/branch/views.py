@@ -16,6 +16,7 @@ from uuid import UUID, uuid5
 
 from anabranch.broker.branch.line_view import NO_GENERATION, BranchLog
 from anabranch.broker.branch.partition import BranchPartition
+from anabranch.broker.branch.served_records import records_behind
 from anabranch.broker.read.fetch_wait import WaitingFetch
 from anabranch.broker.topics.archived_prefix import NOTHING_ARCHIVED, ArchivedPrefix
 from anabranch.broker.topics.partition import Partition
@@ -128,6 +129,9 @@ class BranchView(Partition):
     @property
     def readable_end(self) -> Offset:
         return self._below_floor(self.view.readable_end(self.high_watermark))
+
+    def records_from(self, offset: int) -> int:
+        return records_behind(self.base.gaps, self, offset)
 
     def may_come(self, offset: Offset, reading: "Reading") -> bool:
         return self.base.may_come(offset, reading)

@@ -1,7 +1,7 @@
 """DeleteRecords, versions 0 to 2: everything below an offset goes; -1 means everything that is safe.
 
-The new start is durable before the answer; the files follow when retention runs. Where the records are in the object
-store, the start is agreed on by the metadata quorum: whichever broker was asked, the quorum's leader does it.
+The new start is durable before the answer; the files follow when retention runs. Where the metadata quorum agrees on
+the start, its leader moves it, whichever broker was asked.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,8 @@ Row = dict[str, Any]
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     elsewhere: list[Row] = []
     if broker.forwarding is not None and not getattr(call.client, "is_far", False):
-        elsewhere = _part(broker, request["topics"], is_stored=True)
-    here = _part(broker, request["topics"], is_stored=False) if elsewhere else request["topics"]
+        elsewhere = _part(broker, request["topics"], starts_by_quorum=True)
+    here = _part(broker, request["topics"], starts_by_quorum=False) if elsewhere else request["topics"]
     pace = broker.turns.pace()
     rows = [{"name": topic["name"], "partitions": await _rows(broker, topic, pace)} for topic in here]
     if elsewhere:  # A topic that changes its mode may be in both: in the answer it is one all the same.
@@ -33,15 +33,15 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     return {"topics": _joined(rows)}
 
 
-def _part(broker: "Broker", topics: list[Row], *, is_stored: bool) -> list[Row]:
-    """Those of the partitions that are in the object store, or those that are not."""
+def _part(broker: "Broker", topics: list[Row], *, starts_by_quorum: bool) -> list[Row]:
+    """Those of the partitions whose start the metadata quorum moves, or those of the others."""
     parts = [
         {
             **topic,
             "partitions": [
                 asked
                 for asked in topic["partitions"]
-                if _is_stored(broker, topic["name"], asked["partition_index"]) == is_stored
+                if _starts_by_quorum(broker, topic["name"], asked["partition_index"]) == starts_by_quorum
             ],
         }
         for topic in topics
@@ -57,9 +57,9 @@ def _joined(rows: list[Row]) -> list[Row]:
     return list(by_name.values())
 
 
-def _is_stored(broker: "Broker", name: str, index: int) -> bool:
-    state = broker.topics.find(name)
-    return state is not None and 0 <= index < state.topic.partition_count and state.topic.is_stored(index)
+def _starts_by_quorum(broker: "Broker", name: str, index: int) -> bool:
+    partition = broker.topics.find_partition(name, index)
+    return partition is not None and partition.ends_by_quorum
 
 
 async def _at_leader(broker: "Broker", call: Call, request: dict[str, Any]) -> list[Row]:
@@ -88,8 +88,7 @@ async def _row(broker: "Broker", name: str, index: int, offset: int) -> Row:
             raise PolicyViolationError(
                 f"Topic {name} is compacted only: records go when their key gets a new value."
             )
-        end = partition.high_watermark if partition.is_branch else partition.readable_end
-        wanted = end if offset == ALL else offset
+        wanted = partition.deletable_end if offset == ALL else offset
         if not 0 <= wanted <= partition.high_watermark:
             raise OffsetOutOfRangeError(f"Offset {offset} is not between 0 and {partition.high_watermark}.")
         await broker.delete_records(partition, Offset(wanted))

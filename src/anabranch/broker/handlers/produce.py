@@ -175,8 +175,7 @@ class Produce:
             raise UnsupportedCompressionError(f"zstd may be produced since version {ZSTD_SINCE}.")
         if getattr(call.client, "is_far", False):
             partition.producers.check_start(header)
-        if partition.is_object and header.producer_id >= 0:
-            self._broker.opener.producer_limits.check(partition, header, self._now_ms)
+        partition.check_producer(header, self._now_ms)
         batch: Batch = call.view[start:end]
         try:
             kept, header = check_contents(

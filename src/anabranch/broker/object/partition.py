@@ -25,6 +25,7 @@ from anabranch.errors import AnabranchError, StorageError
 from anabranch.modes.mode import Appended
 from anabranch.modes.object.mode import ObjectMode
 from anabranch.objects.layout.names import Key
+from anabranch.record.batch import BatchHeader
 from anabranch.values import LANE_BITS, BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class ObjectPartition(Partition):
 
     is_object = True
     ends_by_quorum = True
+    start_is_in_file = False
 
     def __init__(
         self,
@@ -160,9 +162,17 @@ class ObjectPartition(Partition):
         return True
 
     @property
-    def is_served(self) -> bool:
-        """This node has the object store."""
+    def is_leader(self) -> bool:
+        """Every broker that has the object store."""
         return self._writing is not None
+
+    @property
+    def needs_sync(self) -> bool:
+        return False
+
+    def check_producer(self, header: BatchHeader, now_ms: int) -> None:
+        if header.producer_id >= 0 and self.producer_limits is not None:
+            self.producer_limits.check(self, header, now_ms)
 
     @property
     def readable_end(self) -> Offset:

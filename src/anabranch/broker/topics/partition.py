@@ -37,7 +37,7 @@ from anabranch.log.log import Log
 from anabranch.log.segment.timestamps import Lookup, Moment
 from anabranch.modes.mode import Effect, Mode, Publish
 from anabranch.record.backend import COMPILED
-from anabranch.record.batch import stamp
+from anabranch.record.batch import BatchHeader, stamp
 from anabranch.record.producer_table import Producer, ProducerTable
 from anabranch.values import LANE_BITS, Generation, Offset, TopicPartition, is_other_lane
 
@@ -85,7 +85,9 @@ class Partition:
     is_crowded = False
     """Whoever writes here is to wait for the answer before sending more."""
     ends_by_quorum = False
-    """Any broker may move its end, which only the metadata quorum knows."""
+    """Any broker may move its start and its end, which only the metadata quorum knows."""
+    start_is_in_file = True
+    """Where it starts is in the broker's file of start offsets; else other brokers say it."""
 
     __slots__ = (
         "_awaiting",
@@ -321,6 +323,26 @@ class Partition:
         raise UnknownGenerationError(f"{self.id} is at generation {self.generation}, not yet {generation}.")
 
     # --- state -------------------------------------------------------------------------------------------------
+
+    @property
+    def needs_sync(self) -> bool:
+        """Something was written that is not on the disk."""
+        return self.log.synced_offset < self.log.end_offset
+
+    @property
+    def deletable_end(self) -> Offset:
+        """Up to where DeleteRecords deletes if it is to delete everything."""
+        return self.readable_end
+
+    def records_from(self, offset: int) -> int:
+        """How many records readers who are at that offset have yet to read."""
+        if not self.has_gaps:
+            return max(0, self.high_watermark - offset)
+        return sum(max(0, end - max(start, offset)) for start, end in self.runs(Offset(offset)))
+
+    def check_producer(self, header: BatchHeader, now_ms: int) -> None:
+        """Before a batch is unpacked: whether its producer may be remembered, if that is not found out when the batch
+        is written here. Raises what the producer is told."""
 
     @property
     def is_gone(self) -> bool:

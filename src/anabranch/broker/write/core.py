@@ -228,7 +228,7 @@ class BrokerCore:
         """Ask for a sync of everything written since the last call."""
         unsynced, self._unsynced = self._unsynced, set()
         for partition in unsynced:
-            if not partition.is_object and partition.log.synced_offset < partition.log.end_offset:
+            if partition.needs_sync:
                 self.syncer.request(partition)
 
     def forget(self, partition: Partition) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from anabranch.broker.branch.partition import BranchPartition
-from anabranch.broker.branch.report import records_behind
+from anabranch.broker.branch.served_records import records_behind
 from anabranch.cli.branch.diff import compare
 from anabranch.cli.branch.facts import put_together
 from anabranch.cluster.metadata.table import MetadataTable

@@ -8,7 +8,6 @@ import pytest
 from anabranch.broker.ring.driver import ring_driver
 from anabranch.cli.branch.facts import put_together
 from anabranch.modes.branch.history import records_between
-from anabranch.server.metrics import _records_behind
 from anabranch.values import LANE_BITS, Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
@@ -63,7 +62,7 @@ class CountedCluster(JoinCluster):
         leader = self.leader_of(0)
         assert leader is not None
         broker = self.broker(leader)
-        return _records_behind(broker, broker.topics.partition("t", 0), committed)
+        return broker.topics.partition("t", 0).records_from(committed)
 
     def check_counts(self) -> None:
         runs, end = self.runs(), self.offset(LATEST)
