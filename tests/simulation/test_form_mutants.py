@@ -112,4 +112,4 @@ def test_a_disk_of_before_must_not_be_taken_for_one_of_now(monkeypatch: pytest.M
 
 
 def _has_kind(partition: Any, topic: Any, placement: Any) -> bool:
-    return bool(partition.is_object == topic.is_stored(partition.id.partition))
+    return bool(partition.has_files != topic.is_stored(partition.id.partition))

@@ -3,11 +3,12 @@
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.write.append_queue import AppendJob
+from anabranch.cluster.metadata.residence import KEPT
 from anabranch.config import NodeSettings
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder
@@ -81,6 +82,13 @@ class Bench:
         """The process dies, the machine does not: open everything anew."""
         self.disk.kill()
         return Bench(self.disk, self.workers, **self._settings)
+
+    def hold_upkeep(self) -> HeldWorkers:
+        """Let what upkeep hands to workers wait from now on."""
+        workers: Any = HeldWorkers()
+        kept: Any = self.broker.kinds[KEPT]
+        self.broker.workers = self.broker.start_offsets._workers = kept._workers = workers
+        return cast(HeldWorkers, workers)
 
     async def topic(self, name: str = "t", partitions: int = 1, **overrides: str) -> Partition:
         wanted = {key.replace("_", "."): value for key, value in overrides.items()}

@@ -19,7 +19,10 @@ from anabranch.broker.read.fetch_sessions import FetchSessions
 from anabranch.broker.requests.call import Client, HeldBytes
 from anabranch.broker.requests.memory_budget import MemoryBudget
 from anabranch.broker.requests.turns import Turns
+from anabranch.broker.topics.archive_start import ArchiveStart
+from anabranch.broker.topics.kinds import Kinds, PartitionKind
 from anabranch.broker.topics.leaders import Leaders
+from anabranch.broker.topics.log_kind import LogKind
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.topics.partition_opener import PartitionOpener
 from anabranch.broker.topics.placing import make_topic
@@ -27,10 +30,12 @@ from anabranch.broker.topics.stored_state import StoredState, partition_key
 from anabranch.broker.topics.topic_folders import TopicFolders
 from anabranch.broker.topics.topics import Topics, TopicState
 from anabranch.broker.upkeep.housekeeping import Housekeeping
+from anabranch.broker.upkeep.start_offsets import StartOffsets
 from anabranch.broker.workers import Workers
 from anabranch.broker.write.core import BrokerCore
 from anabranch.broker.write.producer_ids import ProducerIds
 from anabranch.clock import Clock
+from anabranch.cluster.metadata.residence import BRANCHED, KEPT, STORED
 from anabranch.cluster.metadata.rows import BrokerRow, Placement
 from anabranch.cluster.raft.messages import Member
 from anabranch.config import NodeSettings, TopicSettings, host_and_port
@@ -39,8 +44,6 @@ from anabranch.errors import (
     AnabranchError,
     CoordinatorNotAvailableError,
     CorruptDataError,
-    NotControllerError,
-    PeerError,
     StorageError,
 )
 from anabranch.log.disk.files import Files
@@ -101,6 +104,7 @@ class Broker:
         self.store = store
         """Where the records of topics in mode object are; None: this node serves no such topic."""
         self.objects: Objects | None = None
+        self.kinds = Kinds()
         self.branches: BranchTopics | None = None
         """All of mode branch; None: there is no such topic."""
         self.bound: tuple[str, int] | None = None
@@ -155,6 +159,11 @@ class Broker:
         self.topics.on_removed = self._forget_topic
         self.offsets_topic.attach(self.groups)
         self._driver = LoopDriver(self.groups, self.clock)
+        self.start_offsets = StartOffsets(self.state, self.workers, self.partitions)
+        archive = ArchiveStart(self.metadata, self.peers)
+        self.kinds.add(KEPT, lambda: LogKind(self.opener, self.workers, self.start_offsets, archive))
+        self.kinds.add(STORED, self._object_kind)
+        self.kinds.add(BRANCHED, partial(self._branch_kind, archive))
         self.housekeeping = Housekeeping(self)
         if self.peering is not None:
             self.topics.on_opened, self.topics.kept.on_closed = self.peering.placed, self.peering.closed
@@ -199,6 +208,18 @@ class Broker:
         from anabranch.broker.object.archived_prefix import prefix_of
 
         return prefix_of(self, partition_id, (topic_id, partition_id.partition), floor)
+
+    def _object_kind(self) -> PartitionKind:
+        from anabranch.broker.object.kind import ObjectKind
+
+        return ObjectKind(self.metadata)
+
+    def _branch_kind(self, archive: ArchiveStart) -> PartitionKind:
+        from anabranch.broker.branch.kind import BranchKind
+
+        assert self.branches is not None, "there is no partition of that kind before"
+        silence_ms = self.settings.producer_id_expiration_ms
+        return BranchKind(self.branches, self.opener, archive, self.clock, silence_ms)
 
     def _need_branches(self) -> None:
         if self.branches is None:
@@ -247,7 +268,7 @@ class Broker:
         for cleanly closed at the next start, although nothing of it was ever synced.
         """
         self.metadata.leave()
-        async with self.metadata.lock, self.housekeeping.starts_lock:
+        async with self.metadata.lock, self.start_offsets.lock:
             await self.metadata.idle()
             await self.topics.settled()
             await self._close_all()
@@ -359,45 +380,6 @@ class Broker:
         if isinstance(error, CorruptDataError):
             self.corrupt_reads_total += 1
             logger.error("corrupt data in %s: %s", partition.id, error)
-
-    async def delete_records(self, partition: Partition, offset: Offset) -> None:
-        """Move the start of a log, durably before it shows."""
-        if partition.is_object:
-            from anabranch.cluster.objects.entries import start_entry
-
-            if offset > partition.log.start_offset:
-                key = partition.topic_id, partition.id.partition
-                await self.metadata.propose(start_entry({key: offset}))
-            return
-        if partition.is_branch:
-            assert self.branches is not None
-            await self.branches.delete_records(partition, offset)
-            if partition.log.start_offset <= partition.archived.floor:
-                # Else a row says it, on any side of a split, and the object store follows when retention runs.
-                await self.delete_stored(partition, min(offset, partition.archived.floor))
-            return
-        if offset > partition.log.start_offset:
-            await self.housekeeping.keep_start_offset(partition, offset)
-            partition.log.advance_start(max(offset, partition.log.start_offset))
-        if partition.archived.exists or partition.leaves_for_store or partition.is_gone:
-            await self.delete_stored(partition, offset)
-
-    async def delete_stored(self, partition: Partition, offset: Offset) -> None:
-        """What of it lies in the object store: its past, and what was copied there since. Agreed on and known here
-        before it shows."""
-        from anabranch.broker.metadata.proposals import Proposals
-        from anabranch.cluster.objects.entries import start_entry
-
-        key = partition.topic_id, partition.id.partition
-        head = self.metadata.table.objects.head(key)
-        if head.start < min(offset, head.end):
-            try:
-                await Proposals(self.metadata, self.peers).propose(start_entry({key: offset}))
-            except PeerError as error:
-                raise NotControllerError(
-                    f"The leader of the metadata quorum cannot be asked: {error}"
-                ) from error
-            await self.metadata.caught_up()
 
     async def _forget_topic(self, name: str) -> None:
         try:

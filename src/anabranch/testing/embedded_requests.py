@@ -144,7 +144,7 @@ async def stored_records(
 
 
 async def _visible(partition: Partition) -> list[StoredRecord]:
-    if partition.is_object:
+    if not partition.has_files:
         records: Iterable[Record] = await _records_in_store(partition)
     else:
         records = read_records(partition.log, partition.log.start_offset)

@@ -29,6 +29,8 @@ from anabranch.broker.topics.topic_folders import BRANCH_FILE
 from anabranch.broker.workers import Workers, in_heavy_worker, to_its_end
 from anabranch.broker.write.append_queue import AppendJob
 from anabranch.clock import Clock
+from anabranch.cluster.metadata.residence import BRANCHED
+from anabranch.cluster.metadata.rows import Placement
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, NotOwnerError, StorageError
 from anabranch.log.disk.checkpoint import RecoveryMark, read_checkpoint, write_checkpoint
@@ -89,7 +91,7 @@ class BranchPartition(Partition):
         "tube",
     )
 
-    is_branch = True
+    residence = BRANCHED
     start_is_in_file = False
     mode: BranchMode
 
@@ -271,6 +273,9 @@ class BranchPartition(Partition):
     @property
     def readable_end(self) -> Offset:
         return self._below_floor(self.view.readable_end(self.high_watermark))
+
+    def is_placed_by(self, placement: Placement) -> bool:
+        return self.branched_view == placement.view
 
     @property
     def base(self) -> "BranchPartition":

@@ -22,6 +22,7 @@ from anabranch.broker.topics.archived_prefix import NOTHING_ARCHIVED, ArchivedPr
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.topics.topics import TopicState
 from anabranch.broker.write.append_queue import AppendJob
+from anabranch.cluster.metadata.residence import BRANCHED
 from anabranch.errors import AnabranchError, ReadOnlyBranchError
 from anabranch.modes.branch.history import lane_ends
 from anabranch.modes.branch.lines import Line, UnknownBranchError
@@ -55,7 +56,7 @@ class BranchView(Partition):
 
     __slots__ = ("base", "lane")
 
-    is_branch = True
+    residence = BRANCHED
 
     def __init__(
         self,

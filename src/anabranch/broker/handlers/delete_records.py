@@ -91,7 +91,7 @@ async def _row(broker: "Broker", name: str, index: int, offset: int) -> Row:
         wanted = partition.deletable_end if offset == ALL else offset
         if not 0 <= wanted <= partition.high_watermark:
             raise OffsetOutOfRangeError(f"Offset {offset} is not between 0 and {partition.high_watermark}.")
-        await broker.delete_records(partition, Offset(wanted))
+        await broker.kinds.of(partition).delete_before(partition, Offset(wanted))
     except AnabranchError as error:
         return _refused(index, error)
     return {"partition_index": index, "low_watermark": partition.start_offset, "error_code": 0}

@@ -102,7 +102,7 @@ def _partition(
     if not 0 <= index < state.topic.partition_count:
         raise UnknownTopicOrPartitionError(f"Topic {state.topic.name} has no partition {index}.")
     partition: Partition | None = state.partitions[index]
-    if partition is not None and partition.is_branch and broker.branches is not None:
+    if partition is not None and partition.residence == BRANCHED and broker.branches is not None:
         return _described(broker, broker.branches, partition, known)
     if partition is None or not only_counted or not partition.is_leader:
         return {"partition_index": index, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}

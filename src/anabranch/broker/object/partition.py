@@ -20,6 +20,8 @@ from anabranch.broker.object.fetch_loads import FetchLoads
 from anabranch.broker.object.stored_runs import lane_runs, stored_end
 from anabranch.broker.topics.partition import OffsetAt, Partition, Search
 from anabranch.broker.write.append_queue import AppendJob
+from anabranch.cluster.metadata.residence import STORED
+from anabranch.cluster.metadata.rows import Placement
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, StorageError
 from anabranch.modes.mode import Appended
@@ -107,7 +109,8 @@ class ObjectPartition(Partition):
 
     __slots__ = ("_agreed", "_begin_reads", "_readable", "_writing", "coordinates", "key")
 
-    is_object = True
+    residence = STORED
+    has_files = False
     ends_by_quorum = True
     start_is_in_file = False
 
@@ -134,7 +137,7 @@ class ObjectPartition(Partition):
         super().__init__(
             partition_id,
             topic_id,
-            cast("Log", coordinates),  # Whoever needs files of a log asks `is_object` first.
+            cast("Log", coordinates),  # Whoever needs files of a log asks `has_files` first.
             ObjectMode(broker_id, coordinates.end_offset),
             settings,
             request_sync=_never,
@@ -165,6 +168,12 @@ class ObjectPartition(Partition):
     def is_leader(self) -> bool:
         """Every broker that has the object store."""
         return self._writing is not None
+
+    def is_placed_by(self, placement: Placement) -> bool:
+        return True
+
+    def place(self, placement: Placement) -> None:
+        self.generation = placement.generation
 
     @property
     def needs_sync(self) -> bool:

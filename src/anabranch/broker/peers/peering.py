@@ -54,6 +54,7 @@ from anabranch.broker.ring.repairs import Repairs, read_records
 from anabranch.broker.ring.replicas import Replicas
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.topics.partition_opener import is_ring
+from anabranch.cluster.metadata.residence import BRANCHED
 from anabranch.cluster.metadata.rows import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError, StorageError, UnknownTopicIdError
 from anabranch.modes.ring.messages import ReturnId
@@ -200,11 +201,11 @@ class Peering:
 
     def placed(self, partition: Partition, placement: Placement) -> None:
         """A partition is there, or is kept with others than before."""
-        if partition.is_branch:
+        if partition.residence == BRANCHED:
             assert self._branches is not None
             self._branches.placed(partition, placement)
             return
-        if ring_driver(partition) is None and is_ring(placement) and not partition.is_object:
+        if ring_driver(partition) is None and is_ring(placement) and partition.has_files:
             self._join_ring(partition, placement)
         ring = ring_driver(partition)
         if ring is not None:
@@ -266,7 +267,7 @@ class Peering:
                 self.placed(partition, table.placement(topic, partition.id.partition))
 
     def closed(self, partition: Partition) -> None:
-        if partition.is_branch and self._branches is not None:
+        if partition.residence == BRANCHED and self._branches is not None:
             self._branches.closed(partition)
         self.replicas.remove(partition)
         if self._mode_changes is not None:

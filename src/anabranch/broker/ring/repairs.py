@@ -20,6 +20,7 @@ from anabranch.broker.ring.replication_chunks import PIECE_BYTES_MAX, check_batc
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.clock import Clock
+from anabranch.cluster.metadata.residence import BRANCHED
 from anabranch.errors import AnabranchError, CorruptDataError, InvalidRequestError
 from anabranch.log.repair import Rotten, Suspect, put_back, rotten, suspect
 from anabranch.log.segment.segment import Segment
@@ -60,7 +61,7 @@ class Repairs:
         begun_ms = self._begun_ms.get(partition)
         if begun_ms is not None and now_ms - begun_ms < AGAIN_MS:
             return
-        if ring_driver(partition) is None and not partition.is_branch:
+        if ring_driver(partition) is None and partition.residence != BRANCHED:
             return
         self._begun_ms = {one: ms for one, ms in self._begun_ms.items() if now_ms - ms < AGAIN_MS}
         self._begun_ms[partition] = now_ms

@@ -165,9 +165,8 @@ class KeptPartitions:
     def know_archived(self, partition: Partition, placement: Placement) -> None:
         """A start may have opened it before the table knew that it came from the object store; and a table that is
         taken over as a whole may leave out that it was elsewhere meanwhile."""
-        if partition.is_object:
-            partition.generation = placement.generation
-        if partition.is_object or not placement.floor or partition.archived.floor == placement.floor:
+        partition.place(placement)
+        if not partition.has_files or not placement.floor or partition.archived.floor == placement.floor:
             return
         archived = self._opener.prefix_of(partition.id, partition.topic_id, placement.floor)
         partition.archived = archived
@@ -198,7 +197,7 @@ class KeptPartitions:
             return
         topic = partitions[0].id.topic
         self.abandon((each for each in partitions if not each.is_gone), gone(topic, what))
-        partitions = [each for each in partitions if not each.is_object]
+        partitions = [each for each in partitions if each.has_files]
         if not partitions:
             return
         for start in range(0, len(partitions), CLOSED_PER_TURN):

@@ -22,6 +22,8 @@ from uuid import UUID
 from anabranch.broker.topics.archived_prefix import NOTHING_ARCHIVED
 from anabranch.broker.topics.driver import Driver, SoloDriver
 from anabranch.broker.write.append_queue import AppendJob
+from anabranch.cluster.metadata.residence import KEPT
+from anabranch.cluster.metadata.rows import Placement
 from anabranch.config import TopicSettings
 from anabranch.errors import (
     AnabranchError,
@@ -72,12 +74,10 @@ def _newest_first(moment: tuple[int, ...]) -> tuple[int, int]:
 class Partition:
     """One partition of one topic on this broker."""
 
-    is_object = False
-    """Its records are in the object store; its log has no files (`object/partition.py`)."""
-    is_branch = False
-    branched_view = -1
-    """In which view it went over to branches."""
-    """Its log is a line through lanes (`branch/partition.py`)."""
+    residence = KEPT
+    """Where its records are (`cluster/metadata/residence.py`)."""
+    has_files = True
+    """Its log lies in files of this broker."""
     switching: AbstractAsyncContextManager[Any] = nullcontext()
     """Held by whoever changes what its log is a view of."""
     keeps_producers = True
@@ -323,6 +323,13 @@ class Partition:
         raise UnknownGenerationError(f"{self.id} is at generation {self.generation}, not yet {generation}.")
 
     # --- state -------------------------------------------------------------------------------------------------
+
+    def is_placed_by(self, placement: Placement) -> bool:
+        """Whether it is of this time, and not of one before its records were last elsewhere."""
+        return self.driver.is_of_view(placement.since_view)
+
+    def place(self, placement: Placement) -> None:
+        """The agreed table has changed for it, or may have."""
 
     @property
     def needs_sync(self) -> bool:

@@ -17,6 +17,7 @@ from anabranch.broker.topics.archived_prefix import ArchivedPrefix
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.topics.stored_state import StoredState, partition_key
 from anabranch.broker.topics.topic_folders import BRANCH_FILE, LEAVING_FILE, RING_FILE, clear_folder
+from anabranch.broker.workers import in_heavy_worker
 from anabranch.broker.write.core import BrokerCore
 from anabranch.broker.write.producer_limits import SNAPSHOT_OUTDATED, ProducerLimits
 from anabranch.cluster.metadata.rows import NO_MOVE, Placement, Topic
@@ -297,12 +298,8 @@ class PartitionOpener:
         """In a worker: it goes over to branches, or comes out of them, with the files it has. Raises StorageError."""
         partition.log.close(clean=True)
         key, points = partition_key(partition.topic_id, partition.id.partition), self._state.recovery_points
-        if partition.is_branch:
-            marks = partition.recovery_marks(key)
-            points |= {name: RecoveryPoint(mark.synced, mark.synced) for name, mark in marks.items()}
-        else:
-            end = partition.log.end_offset
-            points[key] = RecoveryPoint(end, end)
+        marks = partition.recovery_marks(key)
+        points |= {name: RecoveryPoint(mark.synced, mark.synced) for name, mark in marks.items()}
 
     # --- rings ---------------------------------------------------------------------------------------------------
 
@@ -362,6 +359,13 @@ class PartitionOpener:
         snapshot = self.producers_to_save(partition)
         if snapshot is not None:
             self.write_producers(partition.snapshot_folder, snapshot)
+            partition.snapshot_offset = Offset(snapshot["offset"])
+
+    async def save_producers_later(self, partition: Partition) -> None:
+        """The same, with the snapshot written by a worker: it is synced, which is no work for the loop's thread."""
+        snapshot, folder = self.producers_to_save(partition), partition.snapshot_folder
+        if snapshot is not None:
+            await in_heavy_worker(self._core.workers, lambda: self.write_producers(folder, snapshot))
             partition.snapshot_offset = Offset(snapshot["offset"])
 
     def producers_to_save(self, partition: Partition) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ from anabranch.cluster.metadata.entries import (
     topic_entry,
     topic_removed_entry,
 )
-from anabranch.cluster.metadata.residence import BRANCHED
+from anabranch.cluster.metadata.residence import BRANCHED, KEPT, files_go_along
 from anabranch.cluster.metadata.rows import INTERNAL_NAMES, Placement, Topic
 from anabranch.cluster.placement import Replicas, check_room
 from anabranch.config import PARTITIONS_MAX, NodeSettings, TopicSettings, validate_topic_overrides
@@ -194,12 +194,12 @@ class Topics:
     def partitions(self) -> Iterator[Partition]:
         """Those that are kept here, each with a log of its own."""
         for state in self:
-            yield from (each for each in state.partitions if each is not None and not each.is_object)
+            yield from (each for each in state.partitions if each is not None and each.has_files)
 
     def object_partitions(self) -> Iterator[Partition]:
-        """Those whose records are in the object store."""
+        """Those without files here."""
         for state in self:
-            yield from (each for each in state.partitions if each is not None and each.is_object)
+            yield from (each for each in state.partitions if each is not None and not each.has_files)
 
     def find(self, key: TopicKey) -> TopicState | None:
         return self._states.get(key)
@@ -477,7 +477,7 @@ class Topics:
             for partition in state.partitions:
                 if partition is not None:
                     partition.settings = state.settings
-                    if not partition.is_object:
+                    if partition.has_files:
                         partition.log.config = log_config(state.settings, self._settings)
 
     def _line_up(self, state: TopicState) -> None:
@@ -515,14 +515,9 @@ class Topics:
 
     @staticmethod
     def _has_form(partition: Partition, topic: Topic, placement: Placement) -> bool:
-        """Whether it is what the table says: stored, in branches, or kept, and then of this time and not of
-        one before it was last elsewhere."""
-        if partition.is_object or topic.is_stored(partition.id.partition):
-            return partition.is_object and topic.is_stored(partition.id.partition)
-        if partition.is_branch or topic.is_branched(partition.id.partition):
-            is_branched = partition.is_branch and topic.is_branched(partition.id.partition)
-            return is_branched and partition.branched_view == placement.view
-        return partition.driver.is_of_view(placement.since_view)
+        """Whether its records are where the table says, and it is of this time."""
+        is_there = partition.residence == topic.form(partition.id.partition)
+        return is_there and partition.is_placed_by(placement)
 
     def _leave_form(self, state: TopicState, index: int, partition: Partition) -> None:
         state.partitions[index] = None
@@ -539,10 +534,9 @@ class Topics:
 
     def _goes_on(self, topic: Topic, index: int, partition: Partition) -> bool:
         """Whether whoever opens it next may go on with its files."""
-        if partition.is_object or topic.is_branched(index):
-            return not partition.is_object
-        placement = self._metadata.table.placement(topic, index)
-        return partition.is_branch and not topic.is_stored(index) and self.kept.is_here(placement)
+        if not files_go_along(partition.residence, topic.form(index)):
+            return False
+        return topic.form(index) != KEPT or self.kept.is_here(self._metadata.table.placement(topic, index))
 
     async def _discard_later(self, partition: Partition) -> None:
         async with self._work:

@@ -18,18 +18,17 @@ as one; the next turn comes all the same.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.upkeep.cleaning import Cleaning
 from anabranch.broker.upkeep.scrubbing import Scrubbing
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.errors import CorruptDataError, NotControllerError, QuorumBusyError, StorageError
+from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.disk.checkpoint import RecoveryMark
 from anabranch.values import Offset
 
 if TYPE_CHECKING:
-    from anabranch.broker.branch.partition import BranchPartition
     from anabranch.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
@@ -55,9 +54,6 @@ class Housekeeping:
         self._checkpointed = self._found_written_down()
         self._looks_until_checkpoint = 0 if broker.opener.is_recovering else CHECKPOINT_LOOKS_PER_TURN
         self._bytes_checkpointed = 0
-        self._start_offsets = dict(broker.state.start_offsets)
-        self.starts_lock = asyncio.Lock()
-        """Held by whoever writes `log-start-offsets`: two at once would spoil the file they write aside."""
         self.cleaning = Cleaning(broker)
         self.scrubbing = Scrubbing(broker)
 
@@ -168,7 +164,7 @@ class Housekeeping:
         self._bytes_checkpointed = core.bytes_in_total
         await self.checkpoint()
         if self._broker.peers is not None:
-            await self._keep_followed_starts()
+            await self._broker.start_offsets.keep_followed()
 
     async def checkpoint(self) -> None:
         """Write down what shortens the next recovery, if partitions have grown or been fenced since."""
@@ -196,41 +192,32 @@ class Housekeeping:
                 key = broker.key_of(each)
                 marks |= each.recovery_marks(key)
                 producers[key] = broker.opener.producers_mark(each)
-        marks |= self._marks_of_branches()
+        marks |= self._other_marks()
         await in_heavy_worker(broker.workers, lambda: broker.state.write_recovery_points(marks, producers))
         known = {each: mark for each, mark in self._checkpointed.items() if each in before}
         self._checkpointed = known | saved
 
     async def _save(self, partition: Partition) -> None:
         """The snapshot of producers is synced, which is no work for the loop's thread."""
-        broker, folder = self._broker, partition.snapshot_folder
         partition.log.flush_indexes()
-        if partition.is_branch and not partition.keeps_producers:
-            silent_since_ms = broker.clock.wall_ms() - broker.settings.producer_id_expiration_ms
-            await cast("BranchPartition", partition).save_followed(silent_since_ms)
-            return
-        snapshot = broker.opener.producers_to_save(partition)
-        if snapshot is not None:
-            await in_heavy_worker(broker.workers, lambda: broker.opener.write_producers(folder, snapshot))
-            partition.snapshot_offset = Offset(snapshot["offset"])
+        await self._broker.kinds.of(partition).save_producers(partition)
 
     def write_checkpoints(self, partitions: Iterable[Partition]) -> None:
         """At a clean stop: everything at once, on the spot."""
         self._write_recovery_points(partitions)
-        self._broker.state.write_start_offsets(self._starts_now())
+        self._broker.start_offsets.write_now()
 
     def _write_recovery_points(self, partitions: Iterable[Partition]) -> None:
         broker = self._broker
         keys = {each: broker.key_of(each) for each in partitions}
         marks = {name: mark for each, key in keys.items() for name, mark in each.recovery_marks(key).items()}
         broker.state.write_recovery_points(
-            marks | self._marks_of_branches(),
+            marks | self._other_marks(),
             {key: broker.opener.producers_mark(each) for each, key in keys.items()},
         )
 
-    def _marks_of_branches(self) -> dict[str, RecoveryMark]:
-        branches = self._broker.branches
-        return branches.recovery_marks() if branches is not None else {}
+    def _other_marks(self) -> dict[str, RecoveryMark]:
+        return {name: mark for kind in self._broker.kinds for name, mark in kind.recovery_marks().items()}
 
     def _correct_recovery_points(self) -> None:
         """Before the first request: a log that has lost its end will fill the gap with other records, and a crash
@@ -240,43 +227,6 @@ class Housekeeping:
                 self._write_recovery_points(self._broker.partitions())
             except OSError as error:
                 logger.error("the recovery points still speak of lost records: %s", error)
-
-    # --- start offsets -------------------------------------------------------------------------------------------
-
-    def _starts_now(self) -> dict[str, Offset]:
-        """The starts to keep: those of partitions that still exist."""
-        broker = self._broker
-        starts = {}
-        for partition in broker.partitions():
-            if partition.is_branch:
-                continue  # The branch log says where it starts.
-            key = broker.key_of(partition)
-            start = max(self._start_offsets.get(key, Offset(0)), partition.log.start_offset)
-            if start:
-                starts[key] = start
-        return starts
-
-    async def _keep_followed_starts(self) -> None:
-        """A replica moves its start as its leader does, and remembers it when there is time."""
-        broker = self._broker
-        async with self.starts_lock:
-            starts = self._starts_now()
-            if starts != self._start_offsets:
-                await in_heavy_worker(broker.workers, lambda: broker.state.write_start_offsets(starts))
-                self._start_offsets = starts
-
-    async def keep_start_offset(self, partition: Partition, offset: Offset) -> None:
-        """Make a new start durable. Raises StorageError."""
-        broker = self._broker
-        async with self.starts_lock:
-            starts = self._starts_now()
-            key = broker.key_of(partition)
-            starts[key] = max(offset, starts.get(key, Offset(0)))
-            try:
-                await in_heavy_worker(broker.workers, lambda: broker.state.write_start_offsets(starts))
-            except OSError as error:
-                raise StorageError(f"The new start of {partition.id} cannot be kept: {error}.") from error
-            self._start_offsets = starts
 
     # --- retention -----------------------------------------------------------------------------------------------
 
@@ -292,34 +242,7 @@ class Housekeeping:
         self._broker.opener.expire_producers(partition, silent_since_ms)
         if not partition.log.fenced:
             partition.log.roll_if_due(now_ms)
-        if partition.is_branch:
-            assert self._broker.branches is not None
-            await self._broker.branches.retain(partition, now_ms)
-        else:
-            await self._drop_expired(partition, now_ms)
-        await self._drop_archived(partition)
-
-    async def _drop_archived(self, partition: Partition) -> None:
-        """Of a partition that came from the object store and has lost records since, nothing older is kept there."""
-        archived = partition.archived
-        if not archived.exists or partition.log.start_offset <= archived.floor or not partition.is_leader:
-            return
-        try:
-            await self._broker.delete_stored(partition, archived.floor)
-        except (NotControllerError, QuorumBusyError) as error:
-            logger.info("older records of %s stay in the object store for now: %s", partition.id, error)
-
-    async def _drop_expired(self, partition: Partition, now_ms: int) -> None:
-        log = partition.log
-        expired = [
-            segment for segment in log.expired(now_ms) if segment.published_offset <= partition.high_watermark
-        ]
-        if not expired:
-            return
-        await self.keep_start_offset(partition, expired[-1].published_offset)
-        dropped = log.drop(expired)
-        logger.info("retention drops %d segments of %s", len(dropped), partition.id)
-        await in_heavy_worker(self._broker.workers, lambda: log.delete_files(dropped))
+        await self._broker.kinds.of(partition).retain(partition, now_ms)
 
 
 async def _in_turns(partitions: Iterable[Partition]) -> AsyncIterator[Partition]:

@@ -30,6 +30,11 @@ def form_in(mode: str | None) -> str:
     return next((form for form, its in MODE_OF_FORM.items() if its == mode), KEPT)
 
 
+def files_go_along(before: str, after: str) -> bool:
+    """Whether a partition whose residence changes takes the files of its logs along."""
+    return (before, after) in ((KEPT, BRANCHED), (BRANCHED, KEPT), (BRANCHED, BRANCHED))
+
+
 def settled(forms: Sequence[str], mode: str | None) -> Forms:
     """What a topic says of its partitions' forms: nothing, if all of them are as its mode says."""
     wanted = form_in(mode)

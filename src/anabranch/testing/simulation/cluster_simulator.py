@@ -34,6 +34,7 @@ from anabranch.broker.peers.messages import LeaderRow
 from anabranch.broker.ring.driver import ring_driver
 from anabranch.broker.topics.partition import Partition
 from anabranch.broker.write.sync_place import PROOF_MIN
+from anabranch.cluster.metadata.residence import BRANCHED
 from anabranch.config import NodeSettings
 from anabranch.errors import StorageError
 from anabranch.record.batch import batch_spans, read_header
@@ -533,7 +534,7 @@ class ClusterSimulator:
         found: dict[TopicPartition, dict[int, Partition]] = {}
         for number, life in self.lives.items():
             for partition in life.broker.topics.partitions():
-                if not partition.is_branch:
+                if partition.residence != BRANCHED:
                     found.setdefault(partition.id, {})[number] = partition
         return found
 

@@ -219,7 +219,7 @@ def test_a_position_beyond_the_line_or_in_an_unknown_lane_is_answered_empty(offs
 @in_loop
 async def test_a_position_below_the_start_is_out_of_range() -> None:
     bench = await over_two_lanes()
-    await bench.broker.delete_records(found(bench), Offset(2))
+    await bench.broker.kinds.of(found(bench)).delete_before(found(bench), Offset(2))
     assert fetched(bench, 1)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
     assert fetched(bench, -5)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
     row = fetched(bench, 2)
@@ -338,7 +338,7 @@ def test_a_repeat_is_known_across_lanes_and_a_gap_refused(checkpoints: bool) -> 
 async def test_deleted_records_stay_deleted_and_their_lanes_go() -> None:
     bench = await over_two_lanes()
     partition = found(bench)
-    await bench.broker.delete_records(partition, Offset(SECOND + 1))
+    await bench.broker.kinds.of(partition).delete_before(partition, Offset(SECOND + 1))
     assert partition.log.start_offset == SECOND + 1
     assert values(partition, SECOND + 1) == [(SECOND + 1, b"e")]
     await bench.broker.housekeeping.retain()
@@ -367,7 +367,7 @@ async def test_lanes_in_which_nobody_wrote_go_and_readers_do_not_notice() -> Non
 async def test_all_records_may_be_deleted() -> None:
     bench = await over_two_lanes()
     partition = found(bench)
-    await bench.broker.delete_records(partition, partition.high_watermark)
+    await bench.broker.kinds.of(partition).delete_before(partition, partition.high_watermark)
     await bench.broker.housekeeping.retain()
     assert partition.log.start_offset == partition.high_watermark == SECOND + 2
     assert await write(bench, b"f") == SECOND + 2

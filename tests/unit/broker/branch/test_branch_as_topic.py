@@ -121,7 +121,9 @@ async def test_where_a_partition_has_no_branch_of_that_number_the_view_is_empty(
 async def test_what_was_removed_is_removed_of_a_branch_too() -> None:
     bench = await two_branches()
     bench.topics.readable("t@0")
-    await bench.broker.delete_records(bench.topics.partition("t", 0), Offset(1))
+    await bench.broker.kinds.of(bench.topics.partition("t", 0)).delete_before(
+        bench.topics.partition("t", 0), Offset(1)
+    )
     assert row_of(ask(bench, ApiKey.FETCH, 12, fetch_body("t@0", 0)))["error_code"] == E.OFFSET_OUT_OF_RANGE
     row = row_of(ask(bench, ApiKey.FETCH, 12, fetch_body("t@0", 1)))
     assert (row["log_start_offset"], values(row)[-1:]) == (1, [b"b"])

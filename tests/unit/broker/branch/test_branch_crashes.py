@@ -67,7 +67,7 @@ async def life(disk: FakeDisk, kept: list[int]) -> None:
     await bench.broker.housekeeping.checkpoint()
     if disk.is_dark:
         return
-    await bench.broker.delete_records(found(bench), Offset(2))
+    await bench.broker.kinds.of(found(bench)).delete_before(found(bench), Offset(2))
     del kept[:2]
     await bench.broker.housekeeping.retain()
     await bench.broker.drain()

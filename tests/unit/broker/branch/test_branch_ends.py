@@ -48,7 +48,7 @@ async def test_what_was_removed_up_to_the_end_leaves_nothing_to_read() -> None:
     bench, partition = await made()
     bench.submit(partition, batch_of(b"a", b"b"))
     await turn()
-    await bench.broker.delete_records(partition, partition.high_watermark)
+    await bench.broker.kinds.of(partition).delete_before(partition, partition.high_watermark)
     assert (partition.log.start_offset, partition.readable_end) == (2, 2)
     again = found(bench.again())
     assert (again.log.start_offset, again.readable_end) == (2, 2), "whoever stands at 2 is not sent elsewhere"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from anabranch.broker.branch.lanes.log_to_lanes import JOINING_FILE, FirstLane
+from anabranch.cluster.metadata.residence import BRANCHED
 from anabranch.cluster.metadata.table import MetadataTable
 from anabranch.wire.error_codes import ErrorCode as E
 from support.broker_cluster import close_all
@@ -83,7 +84,7 @@ def test_a_replica_that_was_away_begins_anew_and_gets_everything() -> None:
     def has_all() -> bool:
         """As `cluster drain` looks at it: what of the line is not here yet."""
         partition = cluster.broker(away).topics.find_partition("t", 0)
-        if partition is not None and partition.is_branch and len(partition.line) > 1:
+        if partition is not None and partition.residence == BRANCHED and len(partition.line) > 1:
             lags.append(partition.lag)
         return bool(lags) and lags[-1] == 0
 

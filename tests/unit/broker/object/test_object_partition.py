@@ -146,7 +146,7 @@ def test_nothing_goes_by_the_plain_lane_and_every_acknowledgement_waits() -> Non
     assert partition.plain_limits is None
     assert partition.acks1_waits
     assert partition.copies == STORE_COPIES
-    assert partition.is_object
+    assert not partition.has_files
 
 
 def test_every_broker_serves_it() -> None:

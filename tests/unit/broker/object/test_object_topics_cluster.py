@@ -114,7 +114,7 @@ def test_every_broker_opens_every_partition_and_makes_no_folder() -> None:
     cluster = three_with_topic()
     for broker_id, life in cluster.lives.items():
         partitions = cluster.broker(broker_id).topics.known("t").partitions
-        assert all(each is not None and each.is_object for each in partitions)
+        assert all(each is not None and not each.has_files for each in partitions)
         assert len(partitions) == 4
         assert not [name for name in life.disk.list("data") if name.startswith("t-")]
 

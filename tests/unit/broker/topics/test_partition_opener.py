@@ -83,7 +83,9 @@ async def test_an_unreadable_snapshot_is_written_anew() -> None:
 async def test_a_snapshot_older_than_the_start_of_the_log_holds_while_nobody_has_written_since() -> None:
     bench = Bench()
     await with_a_producer(bench)
-    await bench.broker.delete_records(bench.topics.partition("t", 0), Offset(2))
+    await bench.broker.kinds.of(bench.topics.partition("t", 0)).delete_before(
+        bench.topics.partition("t", 0), Offset(2)
+    )
     partition = bench.again().topics.partition("t", 0)
     assert (partition.log.start_offset, list(partition.producers.producers)) == (2, [5])
 

@@ -183,8 +183,7 @@ async def test_checkpoint_of_others_goes_on_when_one_partition_cannot_be_saved()
 async def test_what_grows_while_a_checkpoint_is_written_is_in_the_next_one() -> None:
     bench = Bench()
     partition = await written_by_a_producer(bench)
-    workers = HeldWorkers()
-    bench.broker.workers = workers
+    workers = bench.hold_upkeep()
     writing = asyncio.create_task(bench.broker.housekeeping.checkpoint())
     await turn()
     batch = batch_of(producer_id=5, producer_epoch=0, base_sequence=4)
@@ -200,8 +199,7 @@ async def test_what_grows_while_a_checkpoint_is_written_is_in_the_next_one() -> 
 async def test_checkpoint_syncs_in_workers_only() -> None:
     bench = Bench()
     await filled(bench)
-    workers = HeldWorkers()
-    bench.broker.workers = workers
+    workers = bench.hold_upkeep()
     syncs: list[str] = []
     sync_inode = bench.disk.sync_inode
 
@@ -276,8 +274,7 @@ async def test_retention_touches_no_file_of_a_topic_that_was_deleted_and_made_ag
     bench = Bench()
     await filled(bench, "a", retention_ms="1000")
     await filled(bench, "b", retention_ms="1000")
-    workers = HeldWorkers()
-    bench.broker.workers = workers
+    workers = bench.hold_upkeep()
     bench.clock.advance(HOUR_MS)
     retaining = asyncio.create_task(bench.broker.housekeeping.retain())
     await turn()  # The start of `a` is being kept; the turn of `b` has yet to come.
@@ -293,8 +290,7 @@ async def test_retention_touches_no_file_of_a_topic_that_was_deleted_and_made_ag
 async def test_deletion_waits_while_retention_deletes_files_of_the_topic() -> None:
     bench = Bench()
     await filled(bench, retention_ms="1000")
-    workers = HeldWorkers()
-    bench.broker.workers = workers
+    workers = bench.hold_upkeep()
     bench.clock.advance(HOUR_MS)
     retaining = asyncio.create_task(bench.broker.housekeeping.retain())
     await turn()
@@ -333,7 +329,7 @@ async def test_silent_producers_are_forgotten() -> None:
 async def test_deleted_records_stay_deleted_after_a_crash() -> None:
     bench = Bench()
     partition = await filled(bench)
-    await bench.broker.delete_records(partition, Offset(3))
+    await bench.broker.kinds.of(partition).delete_before(partition, Offset(3))
     assert partition.log.start_offset == 3
     assert bench.again().topics.partition("t", 0).log.start_offset == 3
 
@@ -344,7 +340,7 @@ async def test_start_that_cannot_be_kept_does_not_move() -> None:
     partition = await filled(bench)
     bench.disk.fail_next("write", errno.ENOSPC, path_contains="log-start-offsets")
     with pytest.raises(StorageError):
-        await bench.broker.delete_records(partition, Offset(3))
+        await bench.broker.kinds.of(partition).delete_before(partition, Offset(3))
     assert partition.log.start_offset == 0
 
 
@@ -352,10 +348,10 @@ async def test_start_that_cannot_be_kept_does_not_move() -> None:
 async def test_start_never_moves_back() -> None:
     bench = Bench()
     partition = await filled(bench)
-    await bench.broker.delete_records(partition, Offset(3))
-    await bench.broker.delete_records(partition, Offset(1))
+    await bench.broker.kinds.of(partition).delete_before(partition, Offset(3))
+    await bench.broker.kinds.of(partition).delete_before(partition, Offset(1))
     assert partition.log.start_offset == 3
-    await bench.broker.housekeeping.keep_start_offset(partition, Offset(1))
+    await bench.broker.start_offsets.keep(partition, Offset(1))
     assert read_offsets(bench.disk, STARTS)[0][bench.broker.key_of(partition)] == 3
 
 
@@ -363,9 +359,9 @@ async def test_start_never_moves_back() -> None:
 async def test_starts_of_deleted_topics_are_not_kept() -> None:
     bench = Bench()
     gone, other = await filled(bench, "a"), await filled(bench, "b")
-    await bench.broker.delete_records(gone, Offset(1))
+    await bench.broker.kinds.of(gone).delete_before(gone, Offset(1))
     await bench.topics.delete("a")
-    await bench.broker.delete_records(other, Offset(1))
+    await bench.broker.kinds.of(other).delete_before(other, Offset(1))
     assert list(read_offsets(bench.disk, STARTS)[0]) == [bench.broker.key_of(other)]
 
 
@@ -374,8 +370,7 @@ async def test_stop_waits_for_work_that_has_begun() -> None:
     bench = Bench()
     await filled(bench)
     housekeeping = bench.broker.housekeeping
-    workers = HeldWorkers()
-    bench.broker.workers = workers
+    workers = bench.hold_upkeep()
     housekeeping._every(0, housekeeping.checkpoint)
     while not workers.heavies:
         await turn()
