@@ -67,6 +67,7 @@ class Log(LogReader):
         shares_syncs: bool = False,
         was_in_lanes: bool = False,
         keeps_cuts: bool = False,
+        is_only_copy: bool = False,
     ) -> "Log":
         """Open or make a partition's folder; `clean` says that the last process closed it and said so.
 
@@ -74,6 +75,8 @@ class Log(LogReader):
         StorageError; and CorruptDataError if the log is `precious` and has lost something that was safe, or may
         have been: unless it `shares_syncs`, what it lost was safe if whole batches follow. One that `was_in_lanes` may
         begin within a gap between two of them. With `keeps_cuts` nothing is cut off without a copy in the quarantine.
+        One that `is_only_copy` and has lost its end goes on where it was safe, with a gap: nobody else has what it
+        lacks, and offsets that were given before are not given again.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         opener = Opener(
@@ -105,6 +108,8 @@ class Log(LogReader):
         log.advance_start(min(start_offset, log.end_offset))
         if was_in_lanes and is_lane_gap(start_offset, log._bases[0]):
             log._start_offset = start_offset  # Whoever has read all before the gap has missed nothing.
+        if is_only_copy and log.end_offset < opener.safe_end:
+            log.advance_end(opener.safe_end)
         if clean:
             log.synced_offset = log.end_offset
         elif recovery_point is not None:

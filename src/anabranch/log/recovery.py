@@ -65,6 +65,8 @@ class Opener:
     """Several writes may have waited for one sync: a torn batch may be followed by whole ones."""
     keeps_cuts: bool = False
     """A copy of whatever is cut off goes to the quarantine, also of what looks like a write that was cut short."""
+    closed_at: Offset = Offset(0)  # noqa: RUF009 - a number with a name, not a call that matters
+    """Where the log ended at a clean stop, if its last segment has become shorter since."""
     result: Recovered = field(default_factory=Recovered)
 
     def run(self) -> Recovered:
@@ -94,9 +96,13 @@ class Opener:
         end = segments[-1].published_offset if segments else self.start_offset
         if self.precious and self.start_offset and (not segments or end < self.start_offset):
             self._note_damage(f"{self.folder} does not reach its start at {self.start_offset}")
-        if self._was_safe(Offset(end + 1)):
-            assert self.point is not None
-            self._note_damage(f"{self.folder} ends at {end}, and was safe up to {self.point.synced}")
+        if end < self.safe_end:
+            self._note_damage(f"{self.folder} ends at {end}, and was safe up to {self.safe_end}")
+
+    @property
+    def safe_end(self) -> Offset:
+        """How far the log is known to have been safe: the recovery point says it, and the seal of a clean stop."""
+        return max(self.point.synced if self.point is not None else Offset(0), self.closed_at)
 
     def _was_safe(self, following: Offset) -> bool:
         return self.point is not None and following <= self.point.synced
@@ -249,6 +255,8 @@ class Opener:
             tail = self._trusted_tail(segment, seal)
         if tail is None:
             tail = self._scanned_tail(segment, seal, offsets)
+        if seal is not None and not seal.final and seal.log_bytes > tail.end_bytes and not self.keeps_cuts:
+            self.closed_at = seal.next_base
         if seal is None or seal.final or seal.log_bytes > tail.end_bytes:
             self._drop_seal(segment)
         segment.activate(tail)

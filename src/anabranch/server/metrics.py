@@ -98,6 +98,11 @@ class NodeCollector(Collector):
         yield counter("anabranch_syncs", "Syncs of log files.", broker.core.syncer.syncs_total)
         yield counter("anabranch_sync_failures", "Syncs that failed.", broker.core.syncer.failures_total)
         yield counter("anabranch_corrupt_reads", "Reads that met a bad checksum.", broker.corrupt_reads_total)
+        yield gauge(
+            "anabranch_losses_at_start",
+            "Losses of records that were safe, found by the start.",
+            broker.opener.losses_total,
+        )
         scrubbing, cleaning = broker.housekeeping.scrubbing, broker.housekeeping.cleaning
         yield counter("anabranch_scrubbed_bytes", "Bytes re-read by the scrubber.", scrubbing.bytes_total)
         yield gauge("anabranch_damaged_regions", "Damage the scrubber found.", scrubbing.damaged_total)

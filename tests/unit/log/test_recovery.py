@@ -439,6 +439,53 @@ def test_a_log_that_is_gone_does_not_give_its_offsets_again(disk: FakeDisk, open
     assert read_all(open_log(clean=True)) == written
 
 
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "knows"),
+    [(loss, "point") for loss in ("shortened", "emptied", "removed")] + [("shortened", "seal")],
+)
+def test_an_only_copy_that_has_lost_its_end_does_not_give_its_offsets_again(
+    open_log: Open, disk: FakeDisk, loss: str, knows: str, clean: bool
+) -> None:
+    log = open_log(segment_bytes=400)
+    written = fill(log, 40)
+    log.close()
+    disk.kill()
+    path = log.segments[-1].file.path
+    if loss == "removed":
+        disk.unlink(path)
+    else:
+        disk.write(path, disk.read(path)[:-5] if loss == "shortened" else b"", sync=True)
+    disk.sync_folder(FOLDER)
+    point = RecoveryPoint(Offset(40), Offset(40)) if knows == "point" else None
+
+    def open_again(*, clean: bool = clean) -> Log:
+        config = LogConfig(segment_bytes=400)
+        return Log.open(disk, FOLDER, config, clean=clean, recovery_point=point, is_only_copy=True)
+
+    again = open_again()
+    left = read_all(again)
+    assert left == written[: len(left)]
+    assert (again.end_offset, len(left) < 40, bool(again.damaged)) == (40, True, True)
+    assert again.synced_offset == (40 if clean or point is not None else 0)
+    assert not again.is_synced, "the next sync makes the new segment's name durable"
+    added = fill(again, 3)
+    assert read_all(again) == left + added
+    again.sync()
+    disk.crash(Random(1))
+    once_more = open_again(clean=False)
+    assert (read_all(once_more), once_more.end_offset) == (left + added, 43)
+
+
+def test_a_copy_that_others_have_too_ends_where_its_records_do(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log()
+    written = fill(log, 20)
+    log.close()
+    disk.write(LOG, disk.read(LOG)[:-5])
+    again = open_log(clean=True, point=RecoveryPoint(Offset(20), Offset(20)))
+    assert (read_all(again), again.end_offset, bool(again.damaged)) == (written[:19], 19, True)
+
+
 def readable(log: Log) -> dict[int, bytes]:
     """The batch that a reader gets at each offset, of those that it can read."""
     found = {}

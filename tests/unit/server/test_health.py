@@ -65,5 +65,6 @@ async def test_metrics_count_what_happened() -> None:
         "anabranch_corrupt_reads_total 3.0",
         "anabranch_append_queue_bytes 0.0",
         "anabranch_fenced_partitions 0.0",
+        "anabranch_losses_at_start 0.0",
     ):
         assert line in metrics(bench).splitlines(), line

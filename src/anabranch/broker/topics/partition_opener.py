@@ -113,6 +113,8 @@ class PartitionOpener:
         """What may lack records that were safe, and was not said yet."""
         self.has_lost_records = False
         """A log ends before its recovery point, which speaks of other records once the log has grown again."""
+        self.losses_total = 0
+        """Losses of records that were safe, as the start has found them."""
 
     @property
     def is_recovering(self) -> bool:
@@ -154,6 +156,9 @@ class PartitionOpener:
         if placement is not None:
             found = self._looked_into(partition_id, key, settings, placement, found)
         point = found.point
+        in_ring = placement is not None and (
+            is_ring(placement) or self._has_been_in_a_ring(self.folder_of(partition_id))
+        )
         if placement is not None and not clean:
             shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
         log = Log.open(
@@ -167,6 +172,7 @@ class PartitionOpener:
             precious=precious,
             shares_syncs=shares_syncs,
             was_in_lanes=placement is not None and placement.left != NO_MOVE,
+            is_only_copy=not in_ring,
         )
         if always_sync and not clean:
             log.sync()
@@ -177,6 +183,7 @@ class PartitionOpener:
             )
         sync_first = always_sync or self._settings.flush == "always"
         _tell_recovery(partition_id, log)
+        self.losses_total += len(log.damaged)
         if point is not None and log.end_offset < point.offset:
             self.has_lost_records = True
         partition = Partition(
@@ -194,7 +201,7 @@ class PartitionOpener:
         partition.has_gaps = _may_have_gaps(log, placement)
         self._know_archived(partition, placement)
         self._restore_producers(partition, point)
-        if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
+        if placement is not None and in_ring:
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
             log.firm_offset = min(point.synced, log.end_offset) if point is not None else Offset(0)
             self.join_ring(partition, placement, is_stranger=found.is_stranger, clean=clean)

@@ -90,6 +90,26 @@ async def test_a_snapshot_older_than_the_start_of_the_log_holds_while_nobody_has
     assert (partition.log.start_offset, list(partition.producers.producers)) == (2, [5])
 
 
+@in_loop
+async def test_a_log_that_has_lost_its_end_goes_on_where_it_was_safe_and_the_loss_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    for _ in range(6):
+        await bench.core.append(partition, batch_of())
+    await bench.broker.housekeeping.checkpoint()
+    path = partition.log.segments[-1].file.path
+    bench.disk.write(path, bench.disk.read(path)[: partition.log.size_bytes // 2])
+    again = bench.again()
+    partition = again.topics.partition("t", 0)
+    assert (partition.log.end_offset, partition.high_watermark) == (6, 6)
+    assert again.broker.opener.losses_total > 0
+    assert "ends at 3, and was safe up to 6" in caplog.text
+    await again.core.append(partition, batch_of())
+    assert partition.log.end_offset == 7
+
+
 async def killed_before_a_sync(**settings: str) -> Bench:
     """A node in its second life, and nothing of what it found was ever synced."""
     bench = Bench(**settings)
