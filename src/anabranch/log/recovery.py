@@ -478,10 +478,12 @@ def _covering(segment: Segment, seal: Seal | None) -> Seal | None:
 
 
 def _survey(segment: Segment, regions: list[Region], offsets: range) -> list[SoundBatch]:
+    """`regions` are all of the segment, `offsets` those that its batches have had."""
+
     def bytes_of(region: Region) -> memoryview:
         return memoryview(segment.file.pread(region.end - region.start, region.start))
 
-    return survey_regions(regions, bytes_of, offsets)
+    return survey_regions(regions, bytes_of, offsets, next_offset=offsets.start, end_offset=offsets.stop)
 
 
 def _note_sound(segment: Segment, tail: Tail, sound: list[SoundBatch]) -> None:

@@ -97,6 +97,19 @@ def test_flipped_bit_in_a_record_is_found_where_it_is(data, number):
     assert "checksum" in found[0]["problem"]
 
 
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("size", [17, 61, 200])
+def test_bytes_zeroed_in_one_place_cost_the_batches_they_touch(data, number, size):
+    path = segments(data)[number]
+    positions = batch_positions(path)
+    with path.open("r+b") as file:
+        file.seek(positions[5])
+        file.write(bytes(size))
+    touched = sum(positions[5] <= position < positions[5] + size for position in positions)
+    report = whole_report(data)
+    assert (report["batches"], report["damaged_records"]) == (BATCHES - touched, touched)
+
+
 def whole_report(data):
     (report,) = json.loads(run("verify", data, "--format", "json").stdout)
     return report

@@ -11,12 +11,14 @@ from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, open_on, read_al
 
 from anabranch.errors import CorruptDataError, FencedLogError
 from anabranch.log.cleaner import clean_now, plan
+from anabranch.log.disk.checkpoint import RecoveryPoint
 from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log
 from anabranch.log.segment.slice import AGAIN_BYTES_MAX
 from anabranch.log.segment.timestamps import settled
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.batch_sums import changed_byte, sound_batches, sound_batches_pure
+from anabranch.record.builder import BatchBuilder
 from anabranch.record.crc32c import crc32c
 from anabranch.record.seal_format import unpack_seal
 from anabranch.server import send_queue
@@ -182,6 +184,136 @@ def test_heads_are_known_after_a_clean_stop_of_a_log_without_indexes(open_log: O
     log.close()
     regions = unpack_seal(disk.read(LOG.replace(".log", ".seal"))).regions()
     assert all(one.end == other.start for one, other in pairwise(regions)), "each has one sum"
+
+
+Places = list[tuple[int, int]]
+
+
+def spoil(disk: FakeDisk, start: int, data: bytes) -> None:
+    inode = disk.inode(LOG)
+    inode.visible[start : start + len(data)] = data
+    inode.durable[start : start + len(data)] = data
+
+
+def touched(written: list[bytes], start: int, size: int) -> set[int]:
+    """The batches that these bytes belong to."""
+    ends = list(accumulate(map(len, written)))
+    return {
+        number for number, end in enumerate(ends) if start < end and end - len(written[number]) < start + size
+    }
+
+
+@pytest.mark.parametrize("kind", ["running", "stopped", "sealed"])
+@pytest.mark.parametrize(("count", "value_bytes"), [(400, 500), (40, 9000), (12, 30_000), (5, 90_000)])
+def test_several_bytes_that_are_changed_in_one_place_cost_the_batches_they_touch(
+    open_log: Open, disk: FakeDisk, kind: str, count: int, value_bytes: int
+) -> None:
+    """Segments of several regions; regions of a hundred batches, of seven, of two or three, and of one."""
+    log = open_log(index_interval_bytes=4096)
+    written = fill(log, count, value_bytes=value_bytes)
+    if kind == "sealed":
+        log.roll()
+    if kind != "running":
+        log.close()
+        log = open_log(clean=True, index_interval_bytes=4096)
+    starts = [0, *accumulate(map(len, written))]
+    whole, random = b"".join(written), Random(count)
+    places: Places = []
+    for number in (0, 1, 2, count // 2, count - 2, count - 1):
+        head = starts[number]
+        places += [
+            (head, 8),
+            (head, 17),
+            (head, 61),
+            (head + 2, 3),
+            (head + 6, 2),
+            (head + 12, 4),
+            (head + 7, 10),
+        ]
+        places += [(max(0, head - 10), 20), (head - head % 512, 512), (head - head % 4096, 4096)]
+    places += [(random.randrange(len(whole)), random.choice([2, 30, 512])) for _ in range(20)]
+    for start, size in places:
+        size = min(size, len(whole) - start)
+        for garbled in (bytes(size), random.randbytes(size)):
+            if whole[start : start + size] == garbled:
+                continue
+            spoil(disk, start, garbled)
+            log.segments[0].forget_verified()
+            kept = {}
+            victims = touched(written, start, size)
+            near = range(max(0, min(victims) - 3), min(count, max(victims) + 4))
+            for offset in near if count > 20 else range(count):
+                try:
+                    kept[offset] = log.slice(Offset(offset), 1, log.end_offset).read()
+                except CorruptDataError:
+                    continue
+            assert all(batch == written[offset] for offset, batch in kept.items()), (start, size)
+            changed = {
+                n for n in victims if written[n] != bytes(disk.inode(LOG).visible[starts[n] : starts[n + 1]])
+            }
+            assert set(near if count > 20 else range(count)) - set(kept) == changed, (
+                start,
+                size,
+                garbled[:20],
+            )
+            spoil(disk, start, whole[start : start + size])
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_damage_of_a_sector_is_no_more_after_a_restart(open_log: Open, disk: FakeDisk, clean: bool) -> None:
+    log = open_log()
+    written = fill(log, 300, value_bytes=500)
+    log.close()
+    for start, size in ((30_000, 512), (61_440, 4096), (0, 17), (sum(map(len, written)) - 500, 500)):
+        whole = disk.read(LOG)
+        spoil(disk, start, bytes(size))
+        log = open_log(clean=clean, point=RecoveryPoint(Offset(300), Offset(300)))
+        assert (log.end_offset, log.quarantined) == (300, [])
+        intact = set(range(300)) - touched(written, start, size)
+        assert readable(log) == {offset: written[offset] for offset in intact}
+        disk.kill()
+        disk.write(LOG, whole, sync=True)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
+def test_batches_within_a_record_whose_batch_is_damaged_are_not_read(
+    open_log: Open, disk: FakeDisk, is_sealed: bool
+) -> None:
+    """They have good checksums, and offsets that go on behind those in front of the damage."""
+    log = open_log()
+    written = fill(log, 10)
+    inner = b"".join(bytes(make_batch(offset, value_bytes=5)[0]) for offset in range(11, 17))
+    builder = BatchBuilder(10, generation=3)
+    builder.add(None, inner, timestamp_ms=NOW_MS)
+    log.append([(builder.build(), Offset(10), Offset(10), NOW_MS)], NOW_MS)
+    written.append(b"")
+    written += fill(log, 10)
+    if is_sealed:
+        log.roll()
+        fill(log, 1)
+    log.close()
+    log = open_log(clean=True)
+    expected = readable(log)
+    start = sum(map(len, written[:10]))
+    for size in (8, 12, 17, 61, 80):
+        spoil(disk, start, bytes(size))
+        kept = readable(log)
+        assert kept == {offset: batch for offset, batch in expected.items() if offset != 10}, size
+
+
+def test_generations_that_contradict_each_other_are_not_believed(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log()
+    written = fill(log, 12)
+    log.roll()
+    log.close()
+    log = open_log(clean=True)
+    starts = [0, *accumulate(map(len, written))]
+    for generation in (0, 2, 4, 2**20):
+        for victim in (0, 5, 11):
+            spoil(disk, starts[victim] + 12, generation.to_bytes(4))
+            spoil(disk, starts[victim] + 13, b"\1")  # Two bytes in all: no single one explains the sum.
+            assert readable(log) == {n: batch for n, batch in enumerate(written) if n != victim}
+            spoil(disk, starts[victim], written[victim])
 
 
 def test_two_changed_heads_leave_nobody_to_vouch_for_the_region(open_log: Open, disk: FakeDisk) -> None:
@@ -630,3 +762,42 @@ def test_damage_behind_the_place_where_a_reader_stopped_is_found(open_log: Open,
             behind = log.slice(Offset(stop + 1), 600_000, log.end_offset).read()
             assert behind.startswith(written[stop + 1]), position
             disk.flip_bit(LOG, position, position % 8)
+
+
+# --- damaged segments and their indexes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_what_is_left_of_a_sealed_segment_that_was_cut_short_is_read(
+    open_log: Open, disk: FakeDisk, has_index: bool
+) -> None:
+    log = open_log()
+    written = fill(log, 400, value_bytes=500)
+    log.roll()
+    written += fill(log, 3)
+    log.close()
+    disk.kill()
+    whole = disk.read(LOG)
+    disk.write(LOG, whole[: len(whole) // 2], sync=True)
+    if not has_index:
+        disk.unlink(LOG.replace(".log", ".index"))
+    log = open_log(clean=True, point=RecoveryPoint(Offset(403), Offset(403)))
+    intact = {
+        n: batch
+        for n, batch in enumerate(written)
+        if n >= 400 or sum(map(len, written[: n + 1])) <= len(whole) // 2
+    }
+    assert len(intact) > 190
+    assert readable(log) == intact
+
+
+def test_without_an_index_damage_costs_its_region_at_most(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log()
+    written = fill(log, 400, value_bytes=500)
+    log.roll()
+    log.close()
+    disk.unlink(LOG.replace(".log", ".index"))
+    log = open_log(clean=True)
+    spoil(disk, 100_000, bytes(4096))
+    intact = set(range(400)) - touched(written, 100_000, 4096)
+    assert readable(log) == {offset: written[offset] for offset in intact}

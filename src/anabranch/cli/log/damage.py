@@ -54,7 +54,13 @@ def survey_segment(
     """Survey a segment in which `scan` met damage, or whose heads disagree with their sums. `end` is the offset that
     must follow the segment; None if that is unknown."""
     with _mapped(file, size_bytes) as data:
-        sound = survey_regions(regions, lambda region: data[region.start : region.end], offsets)
+        sound = survey_regions(
+            regions,
+            lambda region: data[region.start : region.end],
+            offsets,
+            next_offset=offsets.start,
+            end_offset=end,
+        )
         intact = [(batch.position, read_header(data, batch.position).record_count) for batch in sound]
         seen = Survey(len(sound), offsets.start, 0, intact)
         reached = 0

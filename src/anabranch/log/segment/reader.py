@@ -14,13 +14,14 @@ from anabranch.log import names
 from anabranch.log.disk.files import File, Files
 from anabranch.log.segment.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.segment.ranges import Ranges
-from anabranch.log.segment.scan import HOP_BYTES, Located, Scan, headers_from, hop_to, last_whole
+from anabranch.log.segment.scan import HOP_BYTES, Batch, Located, Scan, headers_from, hop_to, last_whole
 from anabranch.log.segment.seal import REGION_BYTES, HeadSums, Region, Seal, load_seal
-from anabranch.log.segment.slice import Slice
+from anabranch.log.segment.slice import Bounds, Slice
 from anabranch.log.segment.soundness import ALL_OFFSETS, SoundBatch, region_holds, survey
 from anabranch.log.segment.tail import Tail
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import BatchHeader, batch_spans, read_header
+from anabranch.record.crc32c import crc32c
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY, TIME_ENTRY_BYTES
 from anabranch.values import Offset, SegmentState
 
@@ -190,6 +191,8 @@ class SegmentReader:
             )
         regions = sums.regions(walked_from, end)
         are_summed = regions[0].crc is not None and regions[-1].crc is not None
+        before = sums.closed_before(regions[0].start)
+        behind = self._one_more(regions[-1]) if first is not None or regions[-1].heads is None else []
         low = start if is_first_known and regions[0].start == position else self.base_offset
         return Slice(
             self.file,
@@ -200,9 +203,11 @@ class SegmentReader:
             start=start,
             upto=upto,
             is_warm=self.warm.covers(walked_from, end),
-            wider=self._one_more(regions) if first is not None else (),
+            wider=self._wider(regions[0].start, end) if first is not None and regions[-1].crc is None else (),
             offsets=ALL_OFFSETS if are_summed else range(low, self.published_offset),
             behind=() if are_summed or regions[-1].crc is not None else self._behind(end),
+            around=[*before, *regions, *behind] if before or behind else (),
+            bounds=self._bounds,
         )
 
     def _doubtful_slice(self, start: Offset, bytes_max: int, upto: Offset) -> Slice:
@@ -214,11 +219,14 @@ class SegmentReader:
             entry = index.entry_at_or_before(entry[0] - 1)
         position = entry[1] if entry is not None and 0 <= entry[1] < self.published_bytes else 0
         end = sums.boundary_from(position + max(bytes_max, REGION_BYTES), self.published_bytes)
+        first = sums.regions(position, end)[0].start
+        position = next((region.start for region in sums.closed_before(first)), position)
+        regions = sums.regions(position, end)
         return Slice(
             self.file,
             position,
             min(bytes_max, end - position),
-            sums.regions(position, end),
+            regions,
             partial(self._note_checked, self._stops),
             start=start,
             upto=upto,
@@ -226,7 +234,13 @@ class SegmentReader:
             is_doubtful=True,
             wider=self._wider(position, end),
             offsets=range(self.base_offset, self.published_offset),
+            around=[*regions, *self._one_more(regions[-1])],
+            bounds=self._bounds,
         )
+
+    @property
+    def _bounds(self) -> Bounds:
+        return Bounds(self.base_offset, self.published_bytes, self.published_offset)
 
     def _behind(self, position: int) -> list[SoundBatch]:
         """What the heads of the next two batches say, where only they can tell that the one before lies about its
@@ -238,17 +252,14 @@ class SegmentReader:
                 found.append(SoundBatch(located.position, position, located.base_offset, located.last_offset))
         return found
 
-    def _one_more(self, regions: list[Region]) -> Sequence[Sequence[Region]]:
-        """The same regions and what follows: the batch that holds `start` is there if a changed head before it said
-        that it held `start` itself."""
-        end = regions[-1].end
-        if end >= self.published_bytes:
-            return ()
-        if regions[-1].crc is None:
-            return self._wider(regions[0].start, end)  # Nobody knows where the next batch ends.
+    def _one_more(self, region: Region) -> list[Region]:
+        """What follows the region, if its end is known: its heads tell about those before it. The batch that a reader
+        has asked for is there if a changed head before it said that it held the offset itself."""
+        end = region.end
+        if end >= self.published_bytes or region.crc is None:
+            return []
         sums = self._head_sums()
-        more = sums.regions(end, sums.boundary_from(end + REGION_BYTES, self.published_bytes))
-        return ([*regions, *more],)
+        return sums.regions(end, sums.boundary_from(end + REGION_BYTES, self.published_bytes))
 
     def _wider(self, position: int, end: int) -> Sequence[Sequence[Region]]:
         """From `position` on, four times as much each time, as far as a batch can reach behind `end`."""
@@ -291,7 +302,8 @@ class SegmentReader:
             self._confirm([end])
         except CorruptDataError:
             last = self._head_sums().regions(position, self.published_bytes)[-1]
-            sound = survey(memoryview(self.file.pread(last.end - last.start, last.start)), last)
+            data = memoryview(self.file.pread(last.end - last.start, last.start))
+            sound = survey(data, last, end_offset=self.published_offset)
             if not sound or sound[-1].end != self.published_bytes or sound[-1].last_offset >= start:
                 raise
 
@@ -400,7 +412,8 @@ class SegmentReader:
             following = region_holds(data, region, next_offset)
             if following is None or (behind and following > behind[0].base_offset):
                 on_damage(CorruptDataError(f"{self.file.path} is damaged from position {region.start} on."))
-                found = survey(data, region, range(next_offset, self.published_offset), behind)
+                offsets = range(next_offset, self.published_offset)
+                found = survey(data, region, offsets, behind, next_offset=next_offset)
                 positions = [batch.position - region.start for batch in found]
             else:
                 positions = [at for at, _ in batch_spans(data)]
@@ -513,8 +526,12 @@ class SegmentReader:
             # Every entry of a sealed segment is compared with its log when it is used (`_batch_of`).
             return self.read_indexes(check_order=False)
         except (OSError, CorruptDataError):
+            pass  # Missing, or of no use: they are made again from the log.
+        try:
             tail = self.rebuild_indexes()
-            return tail.index, tail.time_index
+        except CorruptDataError:
+            tail = self._walked_around_damage()
+        return tail.index, tail.time_index
 
     def read_indexes(self, *, check_order: bool = True) -> tuple[OffsetIndex, TimeIndex]:
         """As they are on disk; OSError or CorruptDataError if they cannot be used."""
@@ -532,6 +549,22 @@ class SegmentReader:
         tail.finish()
         self._cache.put(self._key, (tail.index, tail.time_index))
         self.write_indexes(tail)
+        return tail
+
+    def _walked_around_damage(self) -> Tail:
+        """What leads to the batches of the regions whose heads hold, and where there are no sums to those in front of
+        the first damage. For this process only: once the log is repaired, indexes are made of all of it."""
+        tail = Tail(self.base_offset, self._config.index_interval_bytes)
+        for region in self._head_sums().regions(0, self.published_bytes):
+            offsets = range(tail.next_offset, self.offsets.stop)
+            scan, batches = Scan(self.file, region.start, region.end, offsets, check_crc=False), list[Batch]()
+            for found in scan:
+                batches += found
+            if region.crc in (None, crc32c(b"".join([batch[3] for batch in batches]))):
+                if region.start != tail.end_bytes:
+                    tail.skip_to(region.start, tail.next_offset)
+                tail.note(batches)
+        tail.finish()
         return tail
 
     def write_indexes(self, tail: Tail) -> None:
@@ -578,6 +611,7 @@ class SegmentReader:
     def note_repaired(self) -> None:
         """The file holds again what was lost of it."""
         self.verified.clear()
+        self._cache.discard(self._key)
         self._is_beyond_walking = False
 
     def read_sums(self) -> HeadSums:
@@ -586,7 +620,7 @@ class SegmentReader:
             seal = load_seal(self._read(names.SEAL))
         except (OSError, CorruptDataError):
             return HeadSums()
-        return seal.sums if seal.log_bytes <= self.published_bytes else HeadSums()
+        return seal.sums if seal.log_bytes <= self.published_bytes else seal.sums.below(self.published_bytes)
 
     # --- files ----------------------------------------------------------------------------------------------
 
@@ -613,5 +647,5 @@ def _in_parts(sums: HeadSums, index: OffsetIndex, start: int, end: int) -> list[
                 continue
             found.append(Region(at, entry[1], None))
             at, reach = entry[1], REGION_BYTES
-        found.append(Region(at, region.end, region.crc))
+        found.append(region._replace(start=at))
     return found

@@ -26,6 +26,8 @@ class Region(NamedTuple):
     start: int
     end: int
     crc: int | None
+    heads: bytes | None = None
+    """The heads themselves, as long as they are in memory."""
 
 
 class HeadSums:
@@ -86,7 +88,8 @@ class HeadSums:
                 number += 1
             elif self._heads and start >= self._open_from:
                 first, stop = bisect_left(self._head_starts, start), bisect_left(self._head_starts, end)
-                region = Region(start, end, crc32c(b"".join(self._heads[first:stop])))
+                heads = b"".join(self._heads[first:stop])
+                region = Region(start, end, crc32c(heads), heads)
             else:
                 stop = min(end, self._starts[number]) if number < len(self._starts) else end
                 if self._heads:
@@ -106,6 +109,13 @@ class HeadSums:
             if self._heads
             else []
         )
+
+    def closed_before(self, position: int) -> list[Region]:
+        """The region that ends there, if its sum was kept."""
+        number = bisect_left(self._ends, position)
+        if number == len(self._ends) or self._ends[number] != position:
+            return []
+        return [Region(self._starts[number], position, self._crcs[number])]
 
     def last_boundary(self, start: int, end: int) -> int | None:
         """The last end of a region in (start, end]; None: there is none."""

@@ -13,12 +13,13 @@ held. `is_warm` says that this process wrote the bytes or read them lately, so t
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.disk.files import File
 from anabranch.log.segment.scan import Batch, Scan
 from anabranch.log.segment.seal import Region
-from anabranch.log.segment.soundness import ALL_OFFSETS, SoundBatch, region_holds, survey
+from anabranch.log.segment.soundness import ALL_OFFSETS, SoundBatch, region_holds, survey_each
 from anabranch.record.crc32c import crc32c
 
 OFFSET_MAX = 2**63 - 1
@@ -30,9 +31,22 @@ AGAIN_BYTES_MAX = 2**20
 """So much of a slice whose file was changed is read and held at once, however slow its reader is."""
 
 
+class Bounds(NamedTuple):
+    """What is known of a segment as a whole: the offset it begins with, and what follows its last byte."""
+
+    base_offset: int | None
+    end_bytes: int
+    end_offset: int | None
+
+
+NO_BOUNDS = Bounds(None, 0, None)
+
+
 class Slice:
     __slots__ = (
+        "_around",
         "_behind",
+        "_bounds",
         "_mark",
         "_next_offset",
         "_offsets",
@@ -71,6 +85,8 @@ class Slice:
         wider: Sequence[Sequence[Region]] = (),
         offsets: range = ALL_OFFSETS,
         behind: Sequence[SoundBatch] = (),
+        around: Sequence[Region] = (),
+        bounds: Bounds = NO_BOUNDS,
     ) -> None:
         self.file = file
         self.position = position
@@ -95,6 +111,9 @@ class Slice:
         self._offsets = offsets
         """Those that batches here may have, as far as others around them tell."""
         self._behind = behind
+        self._around = around
+        """The same regions and their neighbours, whose heads help to tell which are sound, once something is not."""
+        self._bounds = bounds
 
     def read(self) -> bytes:
         """Any thread. What `checked` answers, as bytes of their own."""
@@ -174,11 +193,19 @@ class Slice:
         not."""
         self._mark = None
         self.damage = self._damaged()
-        sound, behind = list[SoundBatch](), self._behind
-        for region in reversed(self.regions):
-            data = view[region.start - first : region.end - first]
-            sound[:0] = survey(data, region, self._offsets, behind if region.crc is None else ())
-            behind = sound[:2] or behind
+        if self._around:
+            self.regions, self._around = self._around, ()
+            first = self.regions[0].start
+            view = memoryview(self._pread(self.regions[-1].end - first, first))
+        surveyed = survey_each(
+            self.regions,
+            lambda region: view[region.start - first : region.end - first],
+            self._offsets,
+            self._behind,
+            next_offset=self._bounds.base_offset if not first else None,
+            end_offset=self._bounds.end_offset if self.regions[-1].end == self._bounds.end_bytes else None,
+        )
+        sound = [batch for found in surveyed for batch in found]
         number = next((n for n, batch in enumerate(sound) if batch.last_offset >= self.start), None)
         if number is None:
             if not self._wider:
