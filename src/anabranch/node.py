@@ -22,7 +22,7 @@ from anabranch.broker.workers import ThreadWorkers, Workers
 from anabranch.clock import Clock, RealClock
 from anabranch.config import NodeSettings
 from anabranch.errors import AnabranchError, StorageError, StoreUnavailableError
-from anabranch.log.disk.files import Files, FolderLock, require_no_link
+from anabranch.log.disk.files import Files, FolderLock, require_no_strays
 from anabranch.log.disk.real_files import RealFiles, boot_id
 from anabranch.server.listener import Listener
 
@@ -75,7 +75,7 @@ class Node:
         try:
             self.files.make_folder(self.data_dir)
             self._lock = self.files.lock(f"{self.data_dir}/{LOCK_FILE}")
-            require_no_link(self.files, self.data_dir)
+            require_no_strays(self.files, self.data_dir)
         except OSError as error:
             raise StorageError(
                 f"The data folder {self.data_dir} cannot be used: {_reason(error, self.data_dir)}."

@@ -6,7 +6,7 @@ embedded broker; for a disk that loses power there is `FakeDisk`.
 
 from collections.abc import Sequence
 
-from anabranch.log.disk.files import Bytes, File, Files, FolderLock
+from anabranch.log.disk.files import Bytes, File, Files, FolderLock, Stray
 from anabranch.testing.faults import Faults
 
 
@@ -83,8 +83,8 @@ class FaultyFiles:
     def is_folder(self, path: str) -> bool:
         return self._files.is_folder(path)
 
-    def find_link(self, folder: str) -> str | None:
-        return self._files.find_link(folder)
+    def find_stray(self, folder: str) -> Stray | None:
+        return self._files.find_stray(folder)
 
     def size(self, path: str) -> int:
         return self._files.size(path)

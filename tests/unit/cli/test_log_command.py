@@ -745,6 +745,16 @@ def test_links_in_a_folder_are_refused_and_not_followed(tmp_path, command):
     assert outside.read_bytes() == b"precious"
 
 
+@pytest.mark.parametrize("command", ["verify", "repair"])
+def test_named_pipes_in_a_folder_are_refused_and_not_waited_for(data, command):
+    path = segments(data)[1].with_suffix(".index")
+    path.unlink()
+    os.mkfifo(path)
+    result = run(command, data)
+    assert result.exit_code == 1
+    assert ".index is a named pipe" in result.output
+
+
 @pytest.mark.parametrize("command", ["verify", "dump", "repair"])
 @pytest.mark.parametrize("below", ["", "t-0"])
 @pytest.mark.parametrize("is_dangling", [False, True])

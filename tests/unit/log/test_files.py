@@ -10,7 +10,7 @@ from log_helpers import NOW_MS, fill, make_batch, open_on, read_all
 
 from anabranch.broker.topics.topic_folders import remove_tree
 from anabranch.errors import DataFolderInUseError, StorageError
-from anabranch.log.disk.files import write_fully
+from anabranch.log.disk.files import require_no_strays, write_fully
 from anabranch.log.disk.real_files import IOV_MAX, LOOKS_MAX, RealFiles, boot_id
 
 
@@ -212,9 +212,54 @@ def test_a_deletion_removes_a_link_and_not_what_it_points_to(tmp_path: Path, out
 def test_a_link_is_found_at_any_depth(tmp_path: Path, outside: Path) -> None:
     files = RealFiles()
     (tmp_path / "a" / "b").mkdir(parents=True)
-    assert files.find_link(str(tmp_path)) is None
+    assert files.find_stray(str(tmp_path)) is None
     (tmp_path / "a" / "b" / "c").symlink_to(outside)
-    assert files.find_link(str(tmp_path)) == f"{tmp_path}/a/b/c"
+    assert files.find_stray(str(tmp_path)) == (f"{tmp_path}/a/b/c", "a symbolic link")
+
+
+@pytest.mark.parametrize("has_writer", [False, True])
+def test_a_named_pipe_is_refused_and_nobody_waits_for_it(tmp_path: Path, has_writer: bool) -> None:
+    files, path = RealFiles(), f"{tmp_path}/00000000000000000000.index"
+    os.mkfifo(path)
+    other = os.open(path, os.O_RDWR | os.O_NONBLOCK) if has_writer else None
+    file = files.open(path)
+    for use in (
+        lambda: files.write(path, b"spoiled"),
+        lambda: files.read(path),
+        lambda: files.size(path),
+        lambda: files.lock(path),
+        lambda: file.pwritev([b"spoiled"], 0),
+        lambda: file.pread(1, 0),
+        file.size,
+    ):
+        with pytest.raises((OSError, StorageError), match="a named pipe"):
+            use()
+    assert files.open_files == 0
+    assert files.find_stray(str(tmp_path)) == (path, "a named pipe")
+    with pytest.raises(StorageError, match=r"\.index is a named pipe, and .* remove it \(rm /"):
+        require_no_strays(files, str(tmp_path))
+    files.unlink(path)
+    assert files.find_stray(str(tmp_path)) is None
+    if other is not None:
+        os.close(other)
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    files = RealFiles()
+    for use in (lambda: files.read(str(tmp_path)), lambda: files.open(str(tmp_path)).pread(1, 0)):
+        with pytest.raises(IsADirectoryError):
+            use()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".seal"])
+def test_a_log_with_a_named_pipe_for_a_derived_file_is_read(tmp_path: Path, suffix: str) -> None:
+    log = open_on(RealFiles(), f"{tmp_path}/t-0")(segment_bytes=400)
+    written = fill(log, 20)
+    log.close()
+    path = log.segments[1].paths()[0].replace(".log", suffix)
+    os.unlink(path)
+    os.mkfifo(path)
+    assert read_all(open_on(RealFiles(), f"{tmp_path}/t-0")(clean=True, segment_bytes=400)) == written
 
 
 def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -10,8 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from anabranch.cli.doctor.findings import Finding
+
+if TYPE_CHECKING:
+    from anabranch.log.disk.files import Stray
 
 LOCK_NAME = ".lock"
 NODE_NAME = "node"
@@ -69,13 +73,13 @@ def _what_is_in(folder: str) -> Finding:
     if is_locked(folder):
         return Finding("data folder", "ok", f"{folder} is in use by a running node")
     try:
-        names, link = os.listdir(folder), _link_in(folder)
+        names, stray = os.listdir(folder), _stray_in(folder)
     except OSError as error:
         text = f"{folder} cannot be read ({error.strerror or error})"
         return Finding("data folder", "fail", text, "change its owner or mount, or choose another --data-dir")
-    if link is not None:
-        text = f"{link} is a symbolic link, and what is in a data folder must be there itself"
-        return Finding("data folder", "fail", text, "put what it points to in its place, or remove the link")
+    if stray is not None:
+        text = f"{stray.path} is {stray.kind}, and what is in a data folder must be there itself, as a file"
+        return Finding("data folder", "fail", text, "put what it points to in its place, or remove it")
     if NODE_NAME in names:
         damage = _damage_of(os.path.join(folder, NODE_NAME))
         if damage:
@@ -90,10 +94,10 @@ def _what_is_in(folder: str) -> Finding:
     return Finding("data folder", "ok", f"{folder} is free")
 
 
-def _link_in(folder: str) -> str | None:
+def _stray_in(folder: str) -> "Stray | None":
     from anabranch.log.disk.real_files import RealFiles
 
-    return RealFiles().find_link(folder)
+    return RealFiles().find_stray(folder)
 
 
 def _damage_of(path: str) -> str | None:

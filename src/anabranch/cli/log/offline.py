@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from anabranch.cli.common import Failure, WrongCommandLine
 from anabranch.log import names
-from anabranch.log.disk.files import Files, require_no_link
+from anabranch.log.disk.files import Files, require_no_strays
 from anabranch.log.disk.real_files import RealFiles
 
 LOCK_NAME = ".lock"
@@ -52,7 +52,7 @@ def held(path: str) -> Iterator[RealFiles]:
     try:
         real = os.path.realpath(path)
         if os.path.isdir(real):
-            require_no_link(files, real)
+            require_no_strays(files, real)
         yield files
     finally:
         if lock is not None:

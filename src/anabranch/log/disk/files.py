@@ -10,7 +10,7 @@ durable before `sync_folder`.
 
 import shlex
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from anabranch.errors import StorageError
 
@@ -67,6 +67,16 @@ class FolderLock(Protocol):
     def release(self) -> None: ...
 
 
+class Stray(NamedTuple):
+    """A name in a folder that is neither a file's nor a folder's, and what it is instead."""
+
+    path: str
+    kind: str
+
+
+SYMBOLIC_LINK = "a symbolic link"
+
+
 class Files(Protocol):
     """A disk."""
 
@@ -82,8 +92,8 @@ class Files(Protocol):
 
     def is_folder(self, path: str) -> bool: ...
 
-    def find_link(self, folder: str) -> str | None:
-        """A symbolic link in a folder, at any depth; None: there is none."""
+    def find_stray(self, folder: str) -> Stray | None:
+        """What is neither a file nor a folder, at any depth of a folder; None: there is none such."""
         ...
 
     def size(self, path: str) -> int: ...
@@ -137,14 +147,20 @@ def folder_of(path: str) -> str:
     return path.rpartition("/")[0] or "."
 
 
-def require_no_link(files: Files, folder: str) -> None:
-    """Refuse a folder with links in it, which would lead to what is not of this node. It may be one itself."""
-    link = files.find_link(folder)
-    if link is not None:
-        raise link_refusal(link)
+def require_no_strays(files: Files, folder: str) -> None:
+    """Refuse a folder with links in it, which would lead to what is not of this node, or with what is no file at all.
+    It may be a link itself."""
+    stray = files.find_stray(folder)
+    if stray is not None:
+        raise stray_refusal(stray)
 
 
-def link_refusal(path: str) -> StorageError:
+def stray_refusal(stray: Stray) -> StorageError:
+    path, kind = stray
+    if kind != SYMBOLIC_LINK:
+        return StorageError(
+            f"{path} is {kind}, and in a data folder are files and folders only: remove it (rm {shlex.quote(path)})."
+        )
     return StorageError(
         f"{path} is a symbolic link, and what is in a data folder must be there itself: put what it points to in its "
         f"place, or remove the link (rm {shlex.quote(path)})."

@@ -7,10 +7,10 @@ writeback error that strikes after the last descriptor is gone would never be re
 sync is raised by the next `sync`. That makes a write wait for the disk, so it is said aloud, once. If all are
 pinned, the budget is exceeded rather than a request refused: `open_files_max` leaves room for that.
 
-Symbolic links are not followed: a file that is one is refused, and a deletion removes the link. Whatever else is no
-regular file is refused too, and nobody waits for a pipe. Whoever opens a folder first asks `find_link`, because a link
-further up in a path cannot be told from a folder later. Folders are made for their owner alone (0700), and so are files
-(0600).
+Symbolic links are not followed: a file that is one is refused, and a deletion removes the link. So is what is no file,
+such as a named pipe, for which an open or a read would wait. Whoever opens a folder first asks `find_stray`, because a
+link further up in a path cannot be told from a folder later. Folders are made for their owner alone (0700), and so are
+files (0600).
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from anabranch.errors import DataFolderInUseError
-from anabranch.log.disk.files import Bytes, folder_of, link_refusal
+from anabranch.log.disk.files import SYMBOLIC_LINK, Bytes, Stray, folder_of, stray_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -168,13 +168,14 @@ class RealFiles:
     def is_folder(self, path: str) -> bool:
         return os.path.isdir(path) and not os.path.islink(path)
 
-    def find_link(self, folder: str) -> str | None:
+    def find_stray(self, folder: str) -> Stray | None:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.is_symlink():
-                        return entry.path
-                    found = self.find_link(entry.path) if entry.is_dir(follow_symlinks=False) else None
+                    if entry.is_file(follow_symlinks=False):
+                        continue
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    found = self.find_stray(entry.path) if is_folder else _stray_at(entry.path)
                     if found is not None:
                         return found
         except PermissionError:
@@ -336,7 +337,8 @@ class RealLock:
         try:
             self._descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise (link_refusal(path) if error.errno == errno.ELOOP else error) from None
+            stray = _stray_at(path)
+            raise (stray_refusal(stray) if stray is not None else error) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -365,36 +367,49 @@ def boot_id() -> str:
 
 
 def _open(path: str, flags: int) -> int:
+    """A file's descriptor; OSError if it is none. Without O_NONBLOCK the open of a named pipe waits for its other
+    end."""
     try:
-        # Whoever opens a pipe would otherwise wait until somebody opens its other end.
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, FILE_MODE)
     except OSError as error:
-        match error.errno:
-            case errno.ELOOP:
-                raise _link_refused(path) from None
-            case errno.ENXIO:
-                raise _other_refused(path) from None
-            case _:
-                raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        stray = _stray_at(path) if error.errno in (errno.ELOOP, errno.ENXIO) else None
+        raise (_refused(stray) if stray is not None else error) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise _other_refused(path)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise _refused(Stray(path, _kind_of(mode)))
     return descriptor
 
 
 def _status(path: str) -> os.stat_result:
     status = os.stat(path, follow_symlinks=False)
-    if stat.S_ISLNK(status.st_mode):
-        raise _link_refused(path)
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise _refused(Stray(path, _kind_of(status.st_mode)))
     return status
 
 
-def _link_refused(path: str) -> OSError:
-    return OSError(errno.ELOOP, "it is a symbolic link, and links are not followed", path)
+def _stray_at(path: str) -> Stray | None:
+    try:
+        mode = os.stat(path, follow_symlinks=False).st_mode
+    except OSError:
+        return None
+    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else Stray(path, _kind_of(mode))
 
 
-def _other_refused(path: str) -> OSError:
-    return OSError(errno.ENXIO, "it is not a regular file", path)
+def _kind_of(mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return SYMBOLIC_LINK
+    if stat.S_ISFIFO(mode):
+        return "a named pipe"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def _refused(stray: Stray) -> OSError:
+    if stray.kind == SYMBOLIC_LINK:
+        return OSError(errno.ELOOP, "it is a symbolic link, and links are not followed", stray.path)
+    return OSError(errno.ENXIO, f"it is {stray.kind} and no file", stray.path)
 
 
 def _pread_rest(descriptor: int, count: int, position: int) -> bytes:

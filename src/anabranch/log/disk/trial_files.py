@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from anabranch.log.disk.files import Bytes, File, Files, folder_of
+from anabranch.log.disk.files import Bytes, File, Files, Stray, folder_of
 
 
 class _Shown(NamedTuple):
@@ -149,8 +149,8 @@ class TrialFiles:
     def is_folder(self, path: str) -> bool:
         return self._folders.get(path, self._below.is_folder(path))
 
-    def find_link(self, folder: str) -> str | None:
-        return self._below.find_link(folder)
+    def find_stray(self, folder: str) -> Stray | None:
+        return self._below.find_stray(folder)
 
     def size(self, path: str) -> int:
         if path not in self._contents:

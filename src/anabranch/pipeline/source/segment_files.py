@@ -97,7 +97,7 @@ class SegmentReader:
     def _open(self) -> int:
         file = self._file
         try:
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             raise SegmentChangedError(f"{file.path} cannot be opened: {error.strerror}.") from error
         status = os.fstat(descriptor)

@@ -247,8 +247,8 @@ class FakeDisk:
     def exists(self, path: str) -> bool:
         return path in self._names or path in self._folders
 
-    def find_link(self, folder: str) -> str | None:
-        return None  # This disk has no links.
+    def find_stray(self, folder: str) -> None:
+        return None  # This disk has files and folders only.
 
     def is_folder(self, path: str) -> bool:
         return path in self._folders
