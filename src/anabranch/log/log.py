@@ -68,6 +68,7 @@ class Log(LogReader):
         was_in_lanes: bool = False,
         keeps_cuts: bool = False,
         is_only_copy: bool = False,
+        is_start_sure: bool = False,
     ) -> "Log":
         """Open or make a partition's folder; `clean` says that the last process closed it and said so.
 
@@ -76,7 +77,8 @@ class Log(LogReader):
         have been: unless it `shares_syncs`, what it lost was safe if whole batches follow. One that `was_in_lanes` may
         begin within a gap between two of them. With `keeps_cuts` nothing is cut off without a copy in the quarantine.
         One that `is_only_copy` and has lost its end goes on where it was safe, with a gap: nobody else has what it
-        lacks, and offsets that were given before are not given again.
+        lacks, and offsets that were given before are not given again. `is_start_sure`: a log that begins behind
+        `start_offset` has lost what came before.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         opener = Opener(
@@ -94,6 +96,8 @@ class Log(LogReader):
         try:
             recovered = opener.run()
             opener.check_end()
+            if is_start_sure:
+                opener.check_start()
             _drop_ended(files, folder, recovered, start_offset)
             made = not recovered.segments
             if made:

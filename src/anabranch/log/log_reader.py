@@ -6,7 +6,8 @@ For the writer's thread, like all of `Log` (log.py), the heir that appends, roll
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
-from anabranch.errors import AnabranchError, CorruptDataError, OffsetOutOfRangeError, StorageError
+from anabranch.errors import AnabranchError, CorruptDataError, OffsetOutOfRangeError
+from anabranch.log.disk.files import read_refusal
 from anabranch.log.segment.segment import Segment
 from anabranch.log.segment.slice import Slice
 from anabranch.log.segment.timestamps import Lookup, first_at_or_after, of_largest_timestamp
@@ -115,8 +116,8 @@ class LogReader:
         except (CorruptDataError, OSError):
             return end  # Whoever reads there is told what is wrong.
 
-    def _unreadable(self, error: OSError) -> StorageError:
-        return StorageError(f"{self.folder} cannot be read: {error.strerror or error}.")
+    def _unreadable(self, error: OSError) -> AnabranchError:
+        return read_refusal(self.folder, error)
 
     def batch_headers(self, start: Offset) -> Iterator[BatchHeader]:
         """Every header from the batch that holds `start`; read in chunks, up to the end at each segment's

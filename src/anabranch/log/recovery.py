@@ -99,6 +99,13 @@ class Opener:
         if end < self.safe_end:
             self._note_damage(f"{self.folder} ends at {end}, and was safe up to {self.safe_end}")
 
+    def check_start(self) -> None:
+        """After `run`, if the durable start is sure to be right: say so if what begins there is gone."""
+        segments = self.result.segments
+        if self.point is not None and segments and segments[0].base_offset > self.start_offset:
+            first = segments[0].base_offset
+            self._note_damage(f"{self.folder} begins at {first}, and began at {self.start_offset} before")
+
     @property
     def safe_end(self) -> Offset:
         """How far the log is known to have been safe: the recovery point says it, and the seal of a clean stop."""

@@ -50,15 +50,18 @@ def suspect(segment: Segment) -> Suspect:
 def rotten(found: Suspect) -> list[Rotten]:
     """What does not hold. Raises StorageError; CorruptDataError if what surrounds a region cannot be read either."""
     at, bad = Offset(found.offsets.start), []
-    for region in found.regions:
-        try:
-            verify_region(found.file, region)
-        except CorruptDataError:
-            end = _offset_at(found, region.end)
-            bad.append(Rotten(region, at, end))
-            at = end
-        else:
-            at = _end_of(found, region, at)
+    try:
+        for region in found.regions:
+            try:
+                verify_region(found.file, region)
+            except CorruptDataError:
+                end = _offset_at(found, region.end)
+                bad.append(Rotten(region, at, end))
+                at = end
+            else:
+                at = _end_of(found, region, at)
+    except OSError as error:
+        raise StorageError(f"{found.file.path} cannot be repaired: {error.strerror or error}.") from error
     return bad
 
 

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, open_on, read_all
 
-from anabranch.errors import CorruptDataError
+from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.disk.checkpoint import RecoveryPoint
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log
 from anabranch.log.quarantine import listed
+from anabranch.log.repair import put_back, rotten, suspect
 from anabranch.log.segment.timestamps import settled
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import batch_spans
@@ -475,6 +478,63 @@ def test_an_only_copy_that_has_lost_its_end_does_not_give_its_offsets_again(
     disk.crash(Random(1))
     once_more = open_again(clean=False)
     assert (read_all(once_more), once_more.end_offset) == (left + added, 43)
+
+
+@pytest.mark.parametrize("kind", ["fake", "real"])
+def test_a_segment_that_somebody_removes_is_damage_and_no_reason_to_try_again(
+    disk: FakeDisk, tmp_path: Path, kind: str
+) -> None:
+    files, folder = (disk, FOLDER) if kind == "fake" else (RealFiles(), f"{tmp_path}/t-0")
+    open_log = open_on(files, folder)
+    log = open_log(segment_bytes=400)
+    written = fill(log, 40)
+    log.close()
+    log = open_log(clean=True, segment_bytes=400)
+    first, gone, third = log.segments[:3]
+    files.unlink(gone.file.path)
+    assert read_all(log, start=third.base_offset) == written[third.base_offset :]
+    with pytest.raises(CorruptDataError, match="is missing: somebody has removed it"):
+        read_all(log)
+    with pytest.raises(CorruptDataError, match="is missing"):
+        settled(log.offset_for_time(NOW_MS + gone.base_offset))
+    (bad,) = rotten(suspect(gone))
+    with pytest.raises(StorageError, match="cannot be repaired"):
+        put_back(gone.file, bad, b"".join(written[bad.start : bad.end]))
+    dropped = log.slice(Offset(0), 10_000, first.published_offset)
+    log.drop([first])
+    log.delete_files([first])
+    with pytest.raises(StorageError, match="closed"):
+        dropped.read()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_first_segment_that_is_gone_is_a_loss_unless_it_was_deleted(
+    open_log: Open, disk: FakeDisk, clean: bool
+) -> None:
+    log = open_log(segment_bytes=400)
+    fill(log, 40)
+    log.close()
+    disk.kill()
+    second = log.segments[1].base_offset
+    disk.unlink(log.segments[0].file.path)
+
+    def open_again(start_offset: int) -> Log:
+        return Log.open(
+            disk,
+            FOLDER,
+            LogConfig(segment_bytes=400),
+            clean=clean,
+            recovery_point=RecoveryPoint(Offset(40), Offset(40)),
+            start_offset=Offset(start_offset),
+            is_start_sure=True,
+        )
+
+    log = open_again(0)
+    assert (log.start_offset, log.damaged) == (
+        second,
+        [f"{FOLDER} begins at {second}, and began at 0 before"],
+    )
+    assert open_again(second).damaged == []
 
 
 def test_a_copy_that_others_have_too_ends_where_its_records_do(open_log: Open, disk: FakeDisk) -> None:

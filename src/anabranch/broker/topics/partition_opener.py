@@ -173,6 +173,7 @@ class PartitionOpener:
             shares_syncs=shares_syncs,
             was_in_lanes=placement is not None and placement.left != NO_MOVE,
             is_only_copy=not in_ring,
+            is_start_sure=not in_ring and not precious and _has_been_here_only(placement),
         )
         if always_sync and not clean:
             log.sync()
@@ -432,6 +433,11 @@ def _no_branches(
 def _may_have_gaps(log: Log, placement: Placement | None) -> bool:
     """Whether it was in branches before; one whose offsets are as large may have been."""
     return log.end_offset >= 1 << LANE_BITS or (placement is not None and placement.left != NO_MOVE)
+
+
+def _has_been_here_only(placement: Placement | None) -> bool:
+    """Whether it never came out of the object store or branches, which leave a log that begins late."""
+    return placement is None or (not placement.floor and placement.left == NO_MOVE)
 
 
 def _snapshot_holds(partition: Partition) -> bool:

@@ -12,9 +12,13 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from anabranch.errors import StorageError
+from anabranch.errors import AnabranchError, CorruptDataError, StorageError
 
 Bytes = bytes | bytearray | memoryview
+
+
+class FileClosedError(FileNotFoundError):
+    """The file was closed for good, because its owner needs it no more: its name may mean another one, or none."""
 
 
 class File(Protocol):
@@ -59,7 +63,7 @@ class File(Protocol):
     def unpin(self) -> None: ...
 
     def close(self) -> None:
-        """No more use by path: who holds a pin goes on reading this very file, others get FileNotFoundError."""
+        """No more use by path: who holds a pin goes on reading this very file, others get FileClosedError."""
         ...
 
 
@@ -165,6 +169,13 @@ def stray_refusal(stray: Stray) -> StorageError:
         f"{path} is a symbolic link, and what is in a data folder must be there itself: put what it points to in its "
         f"place, or remove the link (rm {shlex.quote(path)})."
     )
+
+
+def read_refusal(path: str, error: OSError) -> AnabranchError:
+    """Why a file cannot be read. One that somebody has removed behind our back is damage: trying again is no help."""
+    if isinstance(error, FileNotFoundError) and not isinstance(error, FileClosedError):
+        return CorruptDataError(f"{error.filename or path} is missing: somebody has removed it.")
+    return StorageError(f"{path} cannot be read: {error.strerror or error}.")
 
 
 def write_fully(file: File, buffers: Sequence[Bytes], position: int) -> int:

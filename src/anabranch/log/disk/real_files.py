@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from anabranch.errors import DataFolderInUseError
-from anabranch.log.disk.files import SYMBOLIC_LINK, Bytes, Stray, folder_of, stray_refusal
+from anabranch.log.disk.files import SYMBOLIC_LINK, Bytes, FileClosedError, Stray, folder_of, stray_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +254,7 @@ class RealFiles:
                 return file.descriptor
             try:
                 if file.closed:
-                    raise FileNotFoundError(f"{file.path} was closed")
+                    raise FileClosedError(errno.ENOENT, "it was closed", file.path)
                 self._make_room()
                 file.descriptor = _open(file.path, os.O_RDWR)
             except OSError:

@@ -15,8 +15,8 @@ held. `is_warm` says that this process wrote the bytes or read them lately, so t
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from anabranch.errors import CorruptDataError, StorageError
-from anabranch.log.disk.files import File
+from anabranch.errors import CorruptDataError
+from anabranch.log.disk.files import File, read_refusal
 from anabranch.log.segment.scan import Batch, Scan
 from anabranch.log.segment.seal import Region
 from anabranch.log.segment.soundness import ALL_OFFSETS, SoundBatch, region_holds, survey_each
@@ -162,7 +162,7 @@ class Slice:
         try:
             return self.file.pread(count, position)
         except OSError as error:
-            raise StorageError(f"{self.file.path} cannot be read: {error.strerror or error}.") from error
+            raise read_refusal(self.file.path, error) from error
 
     def _take_stamp(self) -> None:
         """Before the bytes are read: a change meanwhile must show."""
@@ -170,7 +170,7 @@ class Slice:
             try:
                 self._stamp = self.file.stamp()
             except OSError as error:
-                raise StorageError(f"{self.file.path} cannot be read: {error.strerror or error}.") from error
+                raise read_refusal(self.file.path, error) from error
 
     def _holds(self, view: memoryview, first: int) -> bool:
         next_offset = self._offsets.start
@@ -271,11 +271,11 @@ class Slice:
         return self.file.fileno()
 
     def pin(self) -> None:
-        """StorageError if retention or the cleaner has removed the file meanwhile."""
+        """StorageError if retention or the cleaner has removed the file meanwhile, CorruptDataError if others have."""
         try:
             self.file.pin()
         except OSError as error:
-            raise StorageError(f"{self.file.path} is gone: {error.strerror or error}.") from error
+            raise read_refusal(self.file.path, error) from error
 
     def unpin(self) -> None:
         self.file.unpin()
@@ -294,8 +294,8 @@ def verify_region(file: File, region: Region, next_offset: int = 0) -> int:
         for batches in scan:
             heads += batches
     except OSError as error:
-        # Not damage: retention or the cleaner may have removed the file, or the disk refuses to read.
-        raise StorageError(f"{file.path} cannot be read: {error.strerror or error}.") from error
+        # No damage, unless somebody else has removed the file than retention or the cleaner.
+        raise read_refusal(file.path, error) from error
     if scan.reason or scan.position != region.end:
         raise CorruptDataError(f"{file.path} is damaged at position {scan.position}: {scan.reason}.")
     if region.crc is not None and crc32c(b"".join([batch[3] for batch in heads])) != region.crc:

@@ -28,7 +28,7 @@ from random import Random
 from typing import Literal
 
 from anabranch.errors import DataFolderInUseError
-from anabranch.log.disk.files import Bytes, folder_of
+from anabranch.log.disk.files import Bytes, FileClosedError, folder_of
 from anabranch.testing.fakes.inode import Inode, Truncate, Write, copied, lose_power
 
 Operation = Literal["write", "truncate", "sync", "sync_folder", "create", "rename", "link", "unlink", "read"]
@@ -121,7 +121,7 @@ class FakeFile:
         if self._life != self._disk.life:
             raise OSError(errno.EBADF, "opened before the power loss", self.path)
         if self._closed and not self.pins:
-            raise FileNotFoundError(errno.ENOENT, "was closed", self.path)
+            raise FileClosedError(errno.ENOENT, "was closed", self.path)
         if self._inode is None:
             self._inode = self._disk.inode(self.path)
         return self._inode

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from anabranch.broker.read.fetch_wait import GATHER_PARTITIONS_MIN, GATHER_SECON
 from anabranch.broker.requests.turns import FREE_ROWS, LONG_OPEN_MAX, ROWS_PER_TURN
 from anabranch.broker.topics.partition import Partition
 from anabranch.record.batch import batch_spans
+from anabranch.testing.fakes.disk import FakeFile
 from anabranch.testing.in_process_client import InProcessClient, Pending
 from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
@@ -422,6 +423,19 @@ async def test_damage_in_the_active_segment_is_refused_and_counted_and_its_neigh
     assert (row["error_code"], batches_in(row)) == (0, 4)
     (row,) = rows(fetch(bench, ("t", 0, 5)))
     assert (row["error_code"], batches_in(row)) == (0, 4)
+
+
+@in_loop
+async def test_a_segment_that_somebody_has_removed_is_answered_and_counted_like_damage() -> None:
+    bench = Bench()
+    partition = await written(bench, batches=3)
+    file = cast(FakeFile, partition.log.segments[0].file)
+    partition.log.roll()
+    bench.disk.unlink(file.path)
+    file._inode = None  # Its descriptor was given up for another file's.
+    (row,) = rows(fetch(bench, ("t", 0, 0)))
+    assert row["error_code"] == ErrorCode.CORRUPT_MESSAGE
+    assert bench.broker.corrupt_reads_total == 1
 
 
 def alive(kind: type) -> list[Any]:

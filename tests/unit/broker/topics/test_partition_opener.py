@@ -110,6 +110,26 @@ async def test_a_log_that_has_lost_its_end_goes_on_where_it_was_safe_and_the_los
     assert partition.log.end_offset == 7
 
 
+@in_loop
+async def test_a_first_segment_that_is_gone_is_said_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    for _ in range(3):
+        await bench.core.append(partition, batch_of())
+        partition.log.roll()
+    await bench.broker.delete_records(partition, partition.log.segments[1].base_offset)
+    log = partition.log
+    log.delete_files(log.drop(log.segments[:1]))
+    await bench.broker.housekeeping.checkpoint()
+    second = bench.again()
+    assert second.broker.opener.losses_total == 0
+    log = second.topics.partition("t", 0).log
+    second.disk.unlink(log.segments[0].file.path)
+    begins = log.segments[1].base_offset
+    assert second.again().broker.opener.losses_total == 1
+    assert f"begins at {begins}, and began at {log.start_offset} before" in caplog.text
+
+
 async def killed_before_a_sync(**settings: str) -> Bench:
     """A node in its second life, and nothing of what it found was ever synced."""
     bench = Bench(**settings)
