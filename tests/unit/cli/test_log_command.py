@@ -745,6 +745,25 @@ def test_links_in_a_folder_are_refused_and_not_followed(tmp_path, command):
     assert outside.read_bytes() == b"precious"
 
 
+@pytest.mark.parametrize(
+    ("suffix", "kind"), [(".index", "index"), (".timeindex", "index"), (".seal", "index"), (".log", "data")]
+)
+def test_folder_with_the_name_of_a_file_is_a_problem_with_that_name(data, suffix, kind):
+    path = segments(data)[1].with_suffix(suffix)
+    path.unlink()
+    path.mkdir()
+    (found, *_) = findings(data)
+    assert (found["kind"], found["file"], found["problem"]) == (
+        kind,
+        path.name,
+        "cannot be read: Is a directory",
+    )
+    text = run("repair", data, "--yes").output
+    assert (
+        "Some damage cannot be repaired" if kind == "index" else "cannot be opened: Is a directory"
+    ) in text
+
+
 @pytest.mark.parametrize("command", ["verify", "repair"])
 def test_named_pipes_in_a_folder_are_refused_and_not_waited_for(data, command):
     path = segments(data)[1].with_suffix(".index")

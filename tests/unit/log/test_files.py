@@ -259,7 +259,10 @@ def test_a_log_with_a_named_pipe_for_a_derived_file_is_read(tmp_path: Path, suff
     path = log.segments[1].paths()[0].replace(".log", suffix)
     os.unlink(path)
     os.mkfifo(path)
-    assert read_all(open_on(RealFiles(), f"{tmp_path}/t-0")(clean=True, segment_bytes=400)) == written
+    for clean in (True, False):
+        log = open_on(RealFiles(), f"{tmp_path}/t-0")(clean=clean, segment_bytes=400)
+        assert read_all(log) == written
+        log.sync()
 
 
 def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:

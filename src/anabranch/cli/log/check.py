@@ -104,8 +104,11 @@ def check_partition(
     report.gaps_allowed = gaps_allowed
     for number, base in enumerate(bases):
         following = bases[number + 1] if number + 1 < len(bases) else None
-        check = SegmentCheck(files, folder, base, following, gaps_allowed, report)
-        check.run(on_bytes)
+        try:
+            SegmentCheck(files, folder, base, following, gaps_allowed, report).run(on_bytes)
+        except OSError as error:
+            name, problem = f"{base:020d}{names.LOG}", f"cannot be read: {error.strerror or error}"
+            report.findings.append(Finding(Kind.DATA, name, None, problem))
     return report
 
 
@@ -252,6 +255,8 @@ class SegmentCheck:
                 self._find(Kind.INDEX, suffix, None, "is missing")
         except CorruptDataError as error:
             self._find(Kind.INDEX, suffix, None, f"cannot be used: {error}")
+        except OSError as error:
+            self._find(Kind.INDEX, suffix, None, f"cannot be read: {error.strerror or error}")
         return None
 
     def _find(

@@ -112,7 +112,7 @@ def _drop_unreadable_seal(files: Files, path: str) -> None:
     """A seal that cannot be read promises nothing; without it the batches' own checksums decide."""
     try:
         load_seal(files.read(path))
-    except FileNotFoundError:
-        return
+    except OSError:
+        return  # There is none, or what has its name is no file, which stays.
     except CorruptDataError:
         files.unlink(path)

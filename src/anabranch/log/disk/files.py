@@ -21,6 +21,10 @@ class FileClosedError(FileNotFoundError):
     """The file was closed for good, because its owner needs it no more: its name may mean another one, or none."""
 
 
+class NotAFileError(OSError):
+    """The name is that of a link, a pipe or the like, which are never opened."""
+
+
 class File(Protocol):
     """One open file."""
 

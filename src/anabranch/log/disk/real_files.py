@@ -25,7 +25,15 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from anabranch.errors import DataFolderInUseError
-from anabranch.log.disk.files import SYMBOLIC_LINK, Bytes, FileClosedError, Stray, folder_of, stray_refusal
+from anabranch.log.disk.files import (
+    SYMBOLIC_LINK,
+    Bytes,
+    FileClosedError,
+    NotAFileError,
+    Stray,
+    folder_of,
+    stray_refusal,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -408,8 +416,8 @@ def _kind_of(mode: int) -> str:
 
 def _refused(stray: Stray) -> OSError:
     if stray.kind == SYMBOLIC_LINK:
-        return OSError(errno.ELOOP, "it is a symbolic link, and links are not followed", stray.path)
-    return OSError(errno.ENXIO, f"it is {stray.kind} and no file", stray.path)
+        return NotAFileError(errno.ELOOP, "it is a symbolic link, and links are not followed", stray.path)
+    return NotAFileError(errno.ENXIO, f"it is {stray.kind} and no file", stray.path)
 
 
 def _pread_rest(descriptor: int, count: int, position: int) -> bytes:

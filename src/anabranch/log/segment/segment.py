@@ -14,7 +14,7 @@ from itertools import accumulate
 
 from anabranch.errors import CorruptDataError
 from anabranch.log import names
-from anabranch.log.disk.files import Files
+from anabranch.log.disk.files import Files, NotAFileError
 from anabranch.log.segment.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.segment.reader import SegmentReader
 from anabranch.log.segment.scan import NO_TIMESTAMP, Batch, Scan
@@ -248,8 +248,10 @@ class Segment(SegmentReader):
         file = self._files.open(path)
         try:
             file.sync()
-        except FileNotFoundError:
-            pass  # Not written yet, or retention or the cleaner has removed it meanwhile: no reason to fence.
+        except (FileNotFoundError, IsADirectoryError, NotAFileError):
+            # Not written yet, or retention or the cleaner has removed it meanwhile, or it never was one of ours: no
+            # reason to fence.
+            pass
         finally:
             file.close()
 
