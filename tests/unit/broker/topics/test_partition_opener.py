@@ -117,7 +117,7 @@ async def test_a_first_segment_that_is_gone_is_said_and_counted(caplog: pytest.L
     for _ in range(3):
         await bench.core.append(partition, batch_of())
         partition.log.roll()
-    await bench.broker.delete_records(partition, partition.log.segments[1].base_offset)
+    await bench.broker.kinds.of(partition).delete_before(partition, partition.log.segments[1].base_offset)
     log = partition.log
     log.delete_files(log.drop(log.segments[:1]))
     await bench.broker.housekeeping.checkpoint()
