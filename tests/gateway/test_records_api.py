@@ -422,7 +422,7 @@ def test_records_that_are_gone_are_said_to_be_gone(broker) -> None:
 
     async def shorten(node) -> None:
         partition = node.topics.partition(topic, 0)
-        await node.delete_records(partition, 2)
+        await node.kinds.of(partition).delete_before(partition, 2)
 
     life = broker._running()
     life.run(shorten(life.node.broker))
