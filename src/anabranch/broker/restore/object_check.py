@@ -23,7 +23,7 @@ from anabranch.values import Offset
 GET_BYTES_MAX = 128 * 2**20
 """At a time, if it is more than one object."""
 VERIFIED_BYTES_MAX = 8 * 2**30
-"""Unless all are asked for: some minutes, and as many of the larger cloud stores' pennies."""
+"""What is read unless everything is asked for: more would take long, and most stores charge for it."""
 
 Named = Mapping[ObjectId, Sequence[NamedRow]]
 
