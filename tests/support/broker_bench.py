@@ -86,7 +86,7 @@ class Bench:
     def hold_upkeep(self) -> HeldWorkers:
         """Let what upkeep hands to workers wait from now on."""
         workers: Any = HeldWorkers()
-        kept: Any = self.broker.kinds[KEPT]
+        kept: Any = self.broker.kinds._kinds[KEPT]
         self.broker.workers = self.broker.start_offsets._workers = kept._workers = workers
         return cast(HeldWorkers, workers)
 

@@ -20,7 +20,7 @@ from anabranch.broker.requests.call import Client, HeldBytes
 from anabranch.broker.requests.memory_budget import MemoryBudget
 from anabranch.broker.requests.turns import Turns
 from anabranch.broker.topics.archive_start import ArchiveStart
-from anabranch.broker.topics.kinds import Kinds, PartitionKind
+from anabranch.broker.topics.kinds import Kinds
 from anabranch.broker.topics.leaders import Leaders
 from anabranch.broker.topics.log_kind import LogKind
 from anabranch.broker.topics.partition import Partition
@@ -160,10 +160,8 @@ class Broker:
         self.offsets_topic.attach(self.groups)
         self._driver = LoopDriver(self.groups, self.clock)
         self.start_offsets = StartOffsets(self.state, self.workers, self.partitions)
-        archive = ArchiveStart(self.metadata, self.peers)
-        self.kinds.add(KEPT, lambda: LogKind(self.opener, self.workers, self.start_offsets, archive))
-        self.kinds.add(STORED, self._object_kind)
-        self.kinds.add(BRANCHED, partial(self._branch_kind, archive))
+        self._archive = ArchiveStart(self.metadata, self.peers)
+        self.kinds.add(KEPT, LogKind(self.opener, self.workers, self.start_offsets, self._archive))
         self.housekeeping = Housekeeping(self)
         if self.peering is not None:
             self.topics.on_opened, self.topics.kept.on_closed = self.peering.placed, self.peering.closed
@@ -192,8 +190,10 @@ class Broker:
     def _open_object(
         self, partition_id: TopicPartition, topic_id: uuid.UUID, settings: TopicSettings
     ) -> Partition:
+        from anabranch.broker.object.kind import ObjectKind
         from anabranch.broker.object.partition import open_partition
 
+        self.kinds.add(STORED, ObjectKind(self.metadata))
         if self.objects is None and partition_id.partition == 0:
             logger.error(
                 "topic %s is in the object store, and cannot be served: start this node with --object-store and the "
@@ -209,25 +209,17 @@ class Broker:
 
         return prefix_of(self, partition_id, (topic_id, partition_id.partition), floor)
 
-    def _object_kind(self) -> PartitionKind:
-        from anabranch.broker.object.kind import ObjectKind
-
-        return ObjectKind(self.metadata)
-
-    def _branch_kind(self, archive: ArchiveStart) -> PartitionKind:
-        from anabranch.broker.branch.kind import BranchKind
-
-        assert self.branches is not None, "there is no partition of that kind before"
-        silence_ms = self.settings.producer_id_expiration_ms
-        return BranchKind(self.branches, self.opener, archive, self.clock, silence_ms)
-
     def _need_branches(self) -> None:
         if self.branches is None:
             from anabranch.broker.branch.branches import (
                 BranchTopics,  # As above: for those who have such topics.
             )
+            from anabranch.broker.branch.kind import BranchKind
 
             self.branches = BranchTopics(self)
+            silence_ms = self.settings.producer_id_expiration_ms
+            kind = BranchKind(self.branches, self.opener, self._archive, self.clock, silence_ms)
+            self.kinds.add(BRANCHED, kind)
             self.opener.open_branch = self.branches.open_partition
             self.opener.learn_branches = self.branches.learn
             self.topics.branches_ready = self.branches.ready

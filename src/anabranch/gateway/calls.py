@@ -209,9 +209,9 @@ class Calls(Asking):
         return Written(row["base_offset"], row["log_append_time_ms"])
 
     def _writer(self, topic: str, partition: int) -> BrokerId:
-        """This broker, if it may write; else whoever leads."""
+        """Whoever leads; where any broker may write, this one."""
         here = self._broker.topics.find_partition(topic, partition)
-        if here is not None and here.is_leader:
+        if here is not None and here.ends_by_quorum and here.is_leader:
             return self.broker_id
         at = self.leader(topic, partition)
         if at is None:

@@ -87,7 +87,7 @@ class ModeChanges:
         complaint = ""
         while (move := self._move_of(partition)) is not None:
             pause = PAUSE_SECONDS
-            if not partition.is_leader:
+            if not partition.driver.leads_replicas:
                 bringing = None
             else:
                 generation = partition.generation
@@ -236,7 +236,7 @@ class Bringing:
 
     def _say(self, end: Offset) -> None:
         partition = self._partition
-        is_leader = not partition.is_gone and partition.is_leader
+        is_leader = not partition.is_gone and partition.driver.leads_replicas
         if is_leader and partition.generation == self.generation:
             partition.driver.stored(end)
 

@@ -229,6 +229,10 @@ class RingDriver:
         return self.mode.leads
 
     @property
+    def leads_replicas(self) -> bool:
+        return self.mode.leads
+
+    @property
     def copies(self) -> int:
         return self.mode.copies
 

@@ -23,7 +23,7 @@ class ArchiveStart:
         self._peers = peers
 
     async def move(self, partition: Partition, offset: Offset) -> None:
-        """Raises NotControllerError, QuorumBusyError, StorageError."""
+        """Delete what lies below `offset`. Raises NotControllerError, QuorumBusyError, StorageError."""
         from anabranch.broker.metadata.proposals import Proposals  # For those alone who keep objects.
         from anabranch.cluster.objects.entries import start_entry
 
@@ -38,7 +38,7 @@ class ArchiveStart:
         await self._metadata.caught_up()
 
     async def drop_if_followed(self, partition: Partition) -> None:
-        """Of a partition that came from the object store and has lost records since, nothing older is kept there."""
+        """Delete all that a partition left in the object store, once records that are newer have been deleted."""
         archived = partition.archived
         if not archived.exists or partition.log.start_offset <= archived.floor or not partition.is_leader:
             return

@@ -19,7 +19,7 @@ Moment = tuple[Offset, int]
 
 
 class ArchivedPrefix:
-    """An empty one."""
+    """A prefix without records."""
 
     floor = Offset(-1)
     """Below are the records of the prefix."""

@@ -25,6 +25,11 @@ class Driver(Protocol):
         ...
 
     @property
+    def leads_replicas(self) -> bool:
+        """Whether this broker leads a set of replicas, which have agreed on that."""
+        ...
+
+    @property
     def copies(self) -> int:
         """On how many brokers a record is when it is safe."""
         ...
@@ -46,7 +51,7 @@ class Driver(Protocol):
 
     @property
     def leaves_for_store(self) -> bool:
-        """It goes over to the object store, and is copied there."""
+        """Whether the partition moves to the object store, and its records are being copied there."""
         ...
 
     def is_of_view(self, view: int) -> bool:
@@ -76,7 +81,7 @@ class Driver(Protocol):
         ...
 
     def copied(self, batches: "Sequence[Placed]") -> bytes:
-        """What it needs of these batches, which were just written, when their buffers are used again."""
+        """A copy of what it needs of these batches: their buffers are used again from here on."""
         ...
 
     def appended(self, start: Offset, end: Offset, records: bytes, now_ms: int) -> None:
@@ -104,7 +109,7 @@ class Driver(Protocol):
         ...
 
     def fence(self) -> None:
-        """The disk cannot be believed any more."""
+        """Stop leading and following: a sync failed, so the disk cannot be trusted until a restart."""
         ...
 
     def drop_snapshot(self) -> None:
@@ -113,11 +118,12 @@ class Driver(Protocol):
 
 
 class SoloDriver:
-    """Nobody else is told, and nobody else has a say."""
+    """Driver of a partition of which this broker has the only copy."""
 
     __slots__ = ("_partition",)
 
     leads = True
+    leads_replicas = False
     copies = 1
     lag = 0
     acks1_waits = False

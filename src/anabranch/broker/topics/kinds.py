@@ -5,7 +5,7 @@ them, by the `residence` of a partition. What a partition cannot do by itself, b
 the broker are to be written, its kind does for it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from anabranch.broker.topics.partition import Partition
@@ -32,25 +32,16 @@ class PartitionKind(Protocol):
 
 
 class Kinds:
-    """By residence. A kind that few nodes need is made when its first partition comes."""
+    """By residence. A kind that few nodes need is added before its first partition opens."""
 
     def __init__(self) -> None:
-        self._makers: dict[str, Callable[[], PartitionKind]] = {}
-        self._made: dict[str, PartitionKind] = {}
+        self._kinds: dict[str, PartitionKind] = {}
 
-    def add(self, residence: str, make: Callable[[], PartitionKind]) -> None:
-        assert residence not in self._makers, f"{residence} has its kind"
-        self._makers[residence] = make
+    def add(self, residence: str, kind: PartitionKind) -> None:
+        self._kinds[residence] = kind
 
     def of(self, partition: Partition) -> PartitionKind:
-        return self[partition.residence]
-
-    def __getitem__(self, residence: str) -> PartitionKind:
-        kind = self._made.get(residence)
-        if kind is None:
-            kind = self._made[residence] = self._makers[residence]()
-        return kind
+        return self._kinds[partition.residence]
 
     def __iter__(self) -> Iterator[PartitionKind]:
-        """Those that were needed so far."""
-        return iter(list(self._made.values()))
+        return iter(self._kinds.values())

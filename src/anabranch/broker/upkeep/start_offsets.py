@@ -38,14 +38,14 @@ class StartOffsets:
                 raise StorageError(f"The new start of {partition.id} cannot be kept: {error}.") from error
 
     async def keep_followed(self) -> None:
-        """A replica moves its start as its leader does, and remembers it when there is time."""
+        """Write down starts that replicas have moved because their leaders did."""
         async with self.lock:
             starts = self._starts_now()
             if starts != self._written:
                 await self._write(starts)
 
     def write_now(self) -> None:
-        """At a clean stop, on the spot."""
+        """Write the file at a clean stop, without a worker."""
         self._state.write_start_offsets(self._starts_now())
 
     async def _write(self, starts: dict[str, Offset]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.broker.branch import branches
 from anabranch.broker.branch import partition as branch_partition
+from anabranch.broker.branch.branch_log import TUBE_FOLDER
 from anabranch.broker.branch.partition import BranchPartition
 from anabranch.errors import AnabranchError, InvalidConfigError, NotOwnerError, OutOfOrderSequenceError
 from anabranch.modes.branch.rows import Lane, RowKind, first_offset
@@ -588,3 +589,11 @@ async def test_a_topic_made_again_under_its_name_begins_anew() -> None:
     assert await write(bench, b"b") == 0
     again = bench.again()
     assert [value for _, value in values(found(again))] == [b"b"]
+
+
+@in_loop
+async def test_recovery_point_of_the_branch_log_is_kept_although_no_checkpoint_came_before_the_stop() -> None:
+    bench, _ = await made()
+    await write(bench, b"a")
+    again = await stopped(bench)
+    assert TUBE_FOLDER in again.broker.state.recovery_points
